@@ -21,7 +21,8 @@ type (
 	// DeleteSlice removes an EndpointSlice, or one that is no longer usable.
 	DeleteSlice struct{ Name Name }
 	// SetServiceCIDR adds or replaces a ServiceCIDR object's IPv4 prefixes,
-	// whatever its conditions or deletionTimestamp (kubeproxy.md §B.4).
+	// whatever its conditions or deletionTimestamp: Services go on living in a
+	// range that is not ready or is being deleted (KEP-1880).
 	SetServiceCIDR struct {
 		Name     string
 		Prefixes []netip.Prefix

@@ -47,7 +47,7 @@ type ServicePort struct {
 // address is passed through on every port.
 type Foreign string
 
-// The reasons for which a Service is foreign (design.md §3).
+// The reasons for which a Service is foreign.
 const (
 	NotForeign       Foreign = ""
 	ServiceProxyName Foreign = "service-proxy-name" // label service.kubernetes.io/service-proxy-name, any value
@@ -91,7 +91,7 @@ func (s *Service) TCPPort(port uint16) (ServicePort, bool) {
 
 // Slice is an IPv4 EndpointSlice that belongs to a Service of its own namespace.
 // Slices of another family, FQDN slices, slices labelled headless and slices
-// without a Service never become one (kubeproxy.md §A.3).
+// without a Service never become one, as in kube-proxy 1.37.
 type Slice struct {
 	Name      Name
 	Service   string // label kubernetes.io/service-name
