@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"aether.io/aether/internal/plan"
+)
+
+// Defaults and limits.
+const (
+	// DefaultBudget is the number of names on a node that may be answered
+	// although they are no Service port's.
+	DefaultBudget = 1024
+	// DefaultHold is how long an unknown address waits for its Service.
+	DefaultHold = 300 * time.Millisecond
+	// DefaultWindow is how long a Service port is remembered after its last dial.
+	DefaultWindow = 7 * 24 * time.Hour
+	// OnDemandTimeout is how long Envoy keeps a connection waiting for an
+	// answer. No hold lasts longer.
+	OnDemandTimeout = 3 * time.Second
+	// saveStep is the longest time for which the file may be behind in nothing
+	// but last dials. A window below ten of it is cut into ten instead.
+	saveStep = time.Hour
+)
+
+// Config holds the constants of the machine.
+type Config struct {
+	Budget int           // names that are no Service port's
+	Hold   time.Duration // cut to OnDemandTimeout
+	Window time.Duration // how long an undialled Service port outlives its Envoy
+}
+
+// StreamID names one xDS stream. The machine never compares two of them but for
+// equality.
+type StreamID int64
+
+// Lookup answers for one address, by the state of the world now. It must give
+// the same answer throughout one Step.
+type Lookup func(netip.AddrPort) plan.Answer
+
+// Event is something that happened. The set is closed.
+type Event interface{ isEvent() }
+
+type (
+	// Synced says that Services and EndpointSlices are complete.
+	Synced struct{}
+	// Opened is a stream's first request. Fresh is true for an Envoy that holds
+	// nothing and has asked for nothing. Held are names it has resources of,
+	// Asked are names it only subscribes to.
+	Opened struct {
+		Stream      StreamID
+		Fresh       bool
+		Held, Asked []netip.AddrPort
+	}
+	// Asked is a later request of an open stream.
+	Asked struct {
+		Stream  StreamID
+		Targets []netip.AddrPort
+	}
+	// Closed is the end of a stream.
+	Closed struct{ Stream StreamID }
+	// Dialled says that a connection to the target was seen at that time.
+	Dialled struct {
+		Target netip.AddrPort
+		At     time.Time
+	}
+	// Changed says that the answers of these targets may have changed.
+	Changed struct{ Targets []netip.AddrPort }
+)
+
+func (Synced) isEvent()  {}
+func (Opened) isEvent()  {}
+func (Asked) isEvent()   {}
+func (Closed) isEvent()  {}
+func (Dialled) isEvent() {}
+func (Changed) isEvent() {}
+
+// Effects is what the caller must do after a Step. The lists are sorted by
+// address and name no target twice; no target is in two lists.
+type Effects struct {
+	// Publish holds the answers to publish, whether or not they differ from
+	// what is published already.
+	Publish []plan.Answer
+	// Withdraw holds names whose resources are to be removed.
+	Withdraw []netip.AddrPort
+	// TurnAway holds names to publish as an empty cluster and withdraw at once.
+	TurnAway []netip.AddrPort
+	// Save is true when what Remembered returns should be written to disk.
+	Save bool
+}
+
+// Kind says where a name stands.
+type Kind uint8
+
+// The kinds of names.
+const (
+	KindNone      Kind = iota // not known here
+	KindWaiting               // asked before the sources synced
+	KindHeld                  // unknown address, waiting for its Service
+	KindService               // answered, and a Service port's at some time
+	KindOther                 // answered, within the budget
+	KindOverLimit             // turned away
+	KindOutside               // outside the range; never answered
+)
+
+// String returns the kind as metrics and status print it.
+func (k Kind) String() string {
+	return [...]string{"none", "waiting", "held", "service", "other", "over-limit", "outside"}[k]
+}
+
+// Kinds returns every kind a name can have, in order.
+func Kinds() []Kind {
+	return []Kind{KindWaiting, KindHeld, KindService, KindOther, KindOverLimit, KindOutside}
+}
+
+// View is what is known of one name.
+type View struct {
+	Kind Kind
+	// Asked is true when an open stream asked for the name or holds it.
+	Asked bool
+	// LastDial is the time of the last dial seen or of the first ask.
+	LastDial time.Time
+}
+
+// Demand is the set of names. The zero value is not usable; call New.
+type Demand struct {
+	cfg     Config
+	synced  bool
+	names   map[netip.AddrPort]*entry
+	byAddr  map[netip.Addr][]uint16 // sorted ports of names
+	held    map[netip.AddrPort]*entry
+	streams []StreamID // open, in the order of opening
+	// older holds the open streams of Envoys older than the newest one, as far
+	// as can be told; forgetting waits for their end.
+	older     []StreamID
+	forget    bool // several Envoys lived, and nothing was forgotten since
+	counts    [KindOutside + 1]int
+	overLimit uint64
+	stale     bool // last dials moved since the last save
+	savedAt   time.Time
+}
+
+type entry struct {
+	kind Kind
+	// service is true once a declared Service port owned the name: it is
+	// outside the budget and remembered until it is forgotten.
+	service bool
+	until   time.Time // end of the hold; zero when there is to be none
+	waits   bool      // a connection waits for the answer
+	dialled time.Time
+	holders []StreamID // open streams that asked for the name or hold it
+}
+
+// New returns the machine with the remembered names, which are answered as soon
+// as the sources have synced. Zero fields of c take their defaults, except Hold.
+func New(c Config, remembered []Name) *Demand {
+	if c.Budget <= 0 {
+		c.Budget = DefaultBudget
+	}
+	if c.Window <= 0 {
+		c.Window = DefaultWindow
+	}
+	c.Hold = min(max(c.Hold, 0), OnDemandTimeout)
+	d := &Demand{
+		cfg:    c,
+		names:  map[netip.AddrPort]*entry{},
+		byAddr: map[netip.Addr][]uint16{},
+		held:   map[netip.AddrPort]*entry{},
+	}
+	for _, n := range remembered {
+		if !valid(n.Target) || d.names[n.Target] != nil {
+			continue
+		}
+		e := d.add(n.Target)
+		e.service, e.dialled = true, n.LastDial
+	}
+	return d
+}
+
+// valid reports whether t can be a name at all: IPv4 and a port.
+func valid(t netip.AddrPort) bool { return t.Addr().Is4() && t.Port() != 0 }
+
+// add makes a waiting entry for t.
+func (d *Demand) add(t netip.AddrPort) *entry {
+	e := &entry{kind: KindWaiting}
+	d.names[t] = e
+	d.counts[KindWaiting]++
+	ports := d.byAddr[t.Addr()]
+	i, _ := slices.BinarySearch(ports, t.Port())
+	d.byAddr[t.Addr()] = slices.Insert(ports, i, t.Port())
+	return e
+}
+
+func (d *Demand) remove(t netip.AddrPort) {
+	d.counts[d.names[t].kind]--
+	delete(d.names, t)
+	delete(d.held, t)
+	ports := d.byAddr[t.Addr()]
+	i, _ := slices.BinarySearch(ports, t.Port())
+	if ports = slices.Delete(ports, i, i+1); len(ports) == 0 {
+		delete(d.byAddr, t.Addr())
+		return
+	}
+	d.byAddr[t.Addr()] = ports
+}
+
+func (d *Demand) become(t netip.AddrPort, e *entry, k Kind) {
+	d.counts[e.kind]--
+	d.counts[k]++
+	e.kind = k
+	if k == KindHeld {
+		d.held[t] = e
+	} else {
+		delete(d.held, t)
+	}
+}
+
+// used returns how much of the budget is taken. A held name has its place
+// already, so that it can be answered when its hold ends.
+func (d *Demand) used() int { return d.counts[KindOther] + d.counts[KindHeld] }
+
+// Look returns what is known of t.
+func (d *Demand) Look(t netip.AddrPort) View {
+	e, ok := d.names[t]
+	if !ok {
+		return View{}
+	}
+	return View{Kind: e.kind, Asked: len(e.holders) > 0, LastDial: e.dialled}
+}
+
+// Targets returns every name known here, sorted.
+func (d *Demand) Targets() []netip.AddrPort {
+	out := make([]netip.AddrPort, 0, len(d.names))
+	for t := range d.names {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out
+}
+
+// TargetsOf returns the names known here with that address, sorted.
+func (d *Demand) TargetsOf(a netip.Addr) []netip.AddrPort {
+	out := make([]netip.AddrPort, 0, len(d.byAddr[a]))
+	for _, p := range d.byAddr[a] {
+		out = append(out, netip.AddrPortFrom(a, p))
+	}
+	return out
+}
+
+// Count returns the number of names of a kind.
+func (d *Demand) Count(k Kind) int { return d.counts[k] }
+
+// OverLimit returns how many names were turned away since New.
+func (d *Demand) OverLimit() uint64 { return d.overLimit }
+
+// Wake returns when the next hold ends, and false when nothing is held.
+func (d *Demand) Wake() (time.Time, bool) {
+	var first time.Time
+	for _, e := range d.held {
+		if first.IsZero() || e.until.Before(first) {
+			first = e.until
+		}
+	}
+	return first, len(d.held) > 0
+}
+
+// Remembered returns the names worth keeping on disk, sorted.
+func (d *Demand) Remembered() []Name {
+	out := make([]Name, 0, d.counts[KindService])
+	for t, e := range d.names {
+		if e.service {
+			out = append(out, Name{Target: t, LastDial: e.dialled})
+		}
+	}
+	slices.SortFunc(out, func(a, b Name) int { return a.Target.Compare(b.Target) })
+	return out
+}
