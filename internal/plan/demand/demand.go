@@ -36,7 +36,7 @@ type Config struct {
 
 // StreamID names one xDS stream. The machine never compares two of them but for
 // equality.
-type StreamID int64
+type StreamID uint64
 
 // Lookup answers for one address, by the state of the world now. It must give
 // the same answer throughout one Step.
@@ -48,12 +48,13 @@ type Event interface{ isEvent() }
 type (
 	// Synced says that Services and EndpointSlices are complete.
 	Synced struct{}
-	// Opened is a stream's first request. Fresh is true for an Envoy that holds
-	// nothing and has asked for nothing. Held are names it has resources of,
-	// Asked are names it only subscribes to.
+	// Opened is a stream's first request. Epoch tells the age of the Envoy: one
+	// that has just started has a higher number than all before it, one that came
+	// back has the number it had, or 0 when it is older than all numbered ones.
+	// Held are names it has resources of, Asked are names it only subscribes to.
 	Opened struct {
 		Stream      StreamID
-		Fresh       bool
+		Epoch       uint64
 		Held, Asked []netip.AddrPort
 	}
 	// Asked is a later request of an open stream.
@@ -133,11 +134,10 @@ type Demand struct {
 	names   map[netip.AddrPort]*entry
 	byAddr  map[netip.Addr][]uint16 // sorted ports of names
 	held    map[netip.AddrPort]*entry
-	streams []StreamID // open, in the order of opening
-	// older holds the open streams of Envoys older than the newest one, as far
-	// as can be told; forgetting waits for their end.
-	older     []StreamID
-	forget    bool // several Envoys lived, and nothing was forgotten since
+	streams map[StreamID]uint64 // open, with their epochs
+	newest  uint64              // highest epoch seen
+	// forget is true when nothing was forgotten since the newest Envoy came.
+	forget    bool
 	counts    [KindOutside + 1]int
 	overLimit uint64
 	stale     bool // last dials moved since the last save
@@ -170,6 +170,8 @@ func New(c Config, remembered []Name) *Demand {
 		names:  map[netip.AddrPort]*entry{},
 		byAddr: map[netip.Addr][]uint16{},
 		held:   map[netip.AddrPort]*entry{},
+
+		streams: map[StreamID]uint64{},
 	}
 	for _, n := range remembered {
 		if !valid(n.Target) || d.names[n.Target] != nil {

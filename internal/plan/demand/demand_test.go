@@ -134,7 +134,7 @@ func TestHold(t *testing.T) {
 	})
 	t.Run("is counted from the ask, not from the sync", func(t *testing.T) {
 		n := newNode(Config{Hold: 300 * time.Millisecond})
-		n.do(Opened{Stream: 1, Fresh: true}, Asked{Stream: 1, Targets: targets(1)})
+		n.do(Opened{Stream: 1, Epoch: 1}, Asked{Stream: 1, Targets: targets(1)})
 		n.now = n.now.Add(200 * time.Millisecond)
 		n.do(Synced{})
 		wantKind(t, n, target(1), KindHeld)
@@ -217,7 +217,7 @@ func TestTurnedAwayNameStaysSo(t *testing.T) {
 	wantKind(t, n, target(2), KindOverLimit)
 
 	// Another Envoy's ask is a new one.
-	n.do(Opened{Stream: 2, Fresh: true}, Asked{Stream: 2, Targets: targets(2)})
+	n.do(Opened{Stream: 2, Epoch: 2}, Asked{Stream: 2, Targets: targets(2)})
 	wantAnswer(t, n, target(2), "refuse port-not-declared")
 	if n.OverLimit() != 1 {
 		t.Errorf("over-limit %d, want 1", n.OverLimit())
@@ -291,7 +291,7 @@ func TestFreshEnvoyStartsWithRememberedServicePorts(t *testing.T) {
 	if len(n.published) != 4 {
 		t.Fatalf("published %v after the stream closed, want all 4", n.published)
 	}
-	f := n.do(Opened{Stream: 2, Fresh: true})
+	f := n.do(Opened{Stream: 2, Epoch: 2})
 	if d := cmp.Diff(targets(1, 3, 4), f.Withdraw, cmp.Comparer(eq)); d != "" {
 		t.Errorf("withdrawn (-want +got):\n%s", d)
 	}
@@ -304,14 +304,18 @@ func TestHotRestartForgetsWhenTheOldEpochIsGone(t *testing.T) {
 	n := syncedNode(Config{})
 	n.w[target(1)] = served
 	n.do(Asked{Stream: 1, Targets: targets(1, 2, 3)})
-	n.do(Opened{Stream: 2, Fresh: true})
+	n.do(Opened{Stream: 2, Epoch: 2})
 	n.do(Asked{Stream: 2, Targets: targets(3)})
 	if len(n.published) != 3 {
 		t.Fatalf("published %v while the old epoch lives, want all 3", n.published)
 	}
-	// The old epoch loses its stream, comes back, and ends.
+	// The old epoch loses its stream while the new one has none either, comes
+	// back, and ends.
+	n.do(Closed{Stream: 2})
 	n.do(Closed{Stream: 1})
-	n.do(Opened{Stream: 3, Held: targets(1, 2, 3)})
+	n.do(Opened{Stream: 3, Epoch: 1, Held: targets(1, 2, 3)})
+	wantAnswer(t, n, target(2), "refuse no-service")
+	n.do(Opened{Stream: 4, Epoch: 2, Held: targets(3)})
 	wantAnswer(t, n, target(2), "refuse no-service")
 	n.do(Closed{Stream: 3})
 	wantAnswer(t, n, target(1), "balance")
@@ -324,10 +328,10 @@ func TestHotRestartForgetsWhenTheOldEpochIsGone(t *testing.T) {
 func TestReconnectBesideDeadStream(t *testing.T) {
 	n := syncedNode(Config{})
 	n.do(Asked{Stream: 1, Targets: targets(1, 2)})
-	n.do(Opened{Stream: 2, Held: targets(1, 2)})
+	n.do(Opened{Stream: 2, Epoch: 1, Held: targets(1, 2)})
 	n.do(Closed{Stream: 1})
 	n.do(Closed{Stream: 2})
-	n.do(Opened{Stream: 3, Held: targets(1, 2)})
+	n.do(Opened{Stream: 3, Epoch: 1, Held: targets(1, 2)})
 	wantAnswer(t, n, target(1), "refuse no-service")
 	wantAnswer(t, n, target(2), "refuse no-service")
 }
@@ -363,7 +367,7 @@ func TestTargetsOf(t *testing.T) {
 	if d := cmp.Diff(want, n.TargetsOf(a), cmp.Comparer(eq)); d != "" {
 		t.Errorf("names of %s (-want +got):\n%s", a, d)
 	}
-	n.do(Closed{Stream: 1}, Opened{Stream: 2, Fresh: true})
+	n.do(Closed{Stream: 1}, Opened{Stream: 2, Epoch: 2})
 	if got := n.TargetsOf(a); len(got) != 0 {
 		t.Errorf("forgotten names %v are still indexed", got)
 	}

@@ -22,8 +22,8 @@
 //     when a range takes it in.
 //   - Nothing is answered before the sources have synced.
 //
-// A fresh Envoy starts with the remembered Service ports. Once no older stream
-// lives, every name that no living stream has asked for is forgotten, except
+// A fresh Envoy starts with the remembered Service ports. Once no older Envoy's
+// stream lives, every name that no living stream has asked for is forgotten, except
 // Service ports that still exist and were dialled within the window.
 //
 // The machine is deterministic: equal configurations and histories give equal

@@ -3,6 +3,7 @@
 package demand
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -29,6 +30,7 @@ type history struct {
 	now    time.Time
 	open   []StreamID
 	next   StreamID
+	epochs uint64
 	synced bool
 }
 
@@ -68,9 +70,13 @@ func (h *history) event() Event {
 		h.next++
 		h.open = append(h.open, h.next)
 		if rapid.Bool().Draw(h.t, "fresh") {
-			return Opened{Stream: h.next, Fresh: true}
+			h.epochs++
+			return Opened{Stream: h.next, Epoch: h.epochs}
 		}
-		return Opened{Stream: h.next, Held: genTargets(h.t, "held"), Asked: genTargets(h.t, "subscribed")}
+		return Opened{
+			Stream: h.next, Epoch: rapid.Uint64Range(0, h.epochs).Draw(h.t, "epoch"),
+			Held: genTargets(h.t, "held"), Asked: genTargets(h.t, "subscribed"),
+		}
 	case k == 1:
 		h.open = slices.DeleteFunc(h.open, func(s StreamID) bool { return s == stream })
 		return Closed{Stream: stream}
@@ -260,22 +266,19 @@ func TestDeterministic(t *testing.T) {
 // but the order in which streams are noted with a name.
 type state struct {
 	Names     map[netip.AddrPort]entry
-	Streams   []StreamID
-	Older     []StreamID
+	Streams   map[StreamID]uint64
+	Newest    uint64
 	Forget    bool
 	OverLimit uint64
 }
 
 func describe(d *Demand) state {
-	s := state{Names: map[netip.AddrPort]entry{}, Streams: slices.Clone(d.streams),
-		Older: slices.Clone(d.older), Forget: d.forget, OverLimit: d.overLimit}
-	slices.Sort(s.Older)
+	s := state{Names: map[netip.AddrPort]entry{}, Streams: maps.Clone(d.streams),
+		Newest: d.newest, Forget: d.forget, OverLimit: d.overLimit}
 	for at, e := range d.names {
 		c := *e
 		c.holders = append([]StreamID{}, slices.Sorted(slices.Values(e.holders))...)
 		s.Names[at] = c
 	}
-	s.Streams = append([]StreamID{}, s.Streams...)
-	s.Older = append([]StreamID{}, s.Older...)
 	return s
 }

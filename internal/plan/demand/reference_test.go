@@ -32,8 +32,8 @@ type (
 		holdEnd  map[netip.AddrPort]time.Time
 		dialled  map[netip.AddrPort]time.Time
 		wanters  map[netip.AddrPort]map[StreamID]bool // of every name known
-		open     []StreamID
-		older    map[StreamID]bool
+		open     map[StreamID]uint64
+		newest   uint64
 		forget   bool
 		turnings uint64
 	}
@@ -43,7 +43,7 @@ func newReference(w world, remembered []Name) *reference {
 	r := &reference{
 		w: w, answered: nameSet{}, service: nameSet{}, held: nameSet{}, turned: nameSet{}, outside: nameSet{},
 		holdEnd: map[netip.AddrPort]time.Time{}, dialled: map[netip.AddrPort]time.Time{},
-		wanters: map[netip.AddrPort]map[StreamID]bool{}, older: map[StreamID]bool{},
+		wanters: map[netip.AddrPort]map[StreamID]bool{}, open: map[StreamID]uint64{},
 	}
 	for _, n := range remembered {
 		r.service[n.Target] = true
@@ -113,8 +113,7 @@ func (r *reference) event(ev Event) {
 			r.ask(at)
 		}
 	case Closed:
-		r.open = slices.DeleteFunc(r.open, func(id StreamID) bool { return id == ev.Stream })
-		delete(r.older, ev.Stream)
+		delete(r.open, ev.Stream)
 		for _, wanters := range r.wanters {
 			delete(wanters, ev.Stream)
 		}
@@ -148,15 +147,9 @@ func (r *reference) sync() {
 }
 
 func (r *reference) openStream(ev Opened) {
-	if ev.Fresh {
-		for _, id := range r.open {
-			r.older[id] = true
-		}
-	} else if len(r.open) > 0 {
-		r.older[ev.Stream] = true
-	}
-	r.forget = r.forget || ev.Fresh || len(r.open) > 0
-	r.open = append(r.open, ev.Stream)
+	r.forget = r.forget || ev.Epoch > r.newest
+	r.newest = max(r.newest, ev.Epoch)
+	r.open[ev.Stream] = ev.Epoch
 	names := slices.Concat(ev.Held, ev.Asked)
 	for _, at := range names {
 		r.want(ev.Stream, at)
@@ -182,7 +175,7 @@ func (r *reference) want(id StreamID, at netip.AddrPort) {
 		r.wanters[at] = map[StreamID]bool{}
 		r.holdEnd[at] = r.now.Add(propHold)
 	}
-	if slices.Contains(r.open, id) {
+	if _, open := r.open[id]; open {
 		r.wanters[at][id] = true
 	}
 }
@@ -198,7 +191,7 @@ func (r *reference) ask(at netip.AddrPort) {
 }
 
 func (r *reference) maybeForget() {
-	if !r.forget || !r.synced || len(r.older) > 0 || len(r.open) == 0 {
+	if !r.forget || !r.synced || len(r.open) == 0 || slices.Min(slices.Collect(maps.Values(r.open))) < r.newest {
 		return
 	}
 	r.forget = false

@@ -96,18 +96,13 @@ func (s *step) sync() {
 }
 
 func (s *step) open(ev Opened) {
-	if slices.Contains(s.streams, ev.Stream) {
+	if _, open := s.streams[ev.Stream]; open {
 		return
 	}
-	switch {
-	case ev.Fresh:
-		s.older, s.forget = slices.Clone(s.streams), true
-	case len(s.streams) > 0:
-		// An older Envoy that lost its stream, or this one beside its dead
-		// stream. Taking it for older only makes forgetting wait.
-		s.older, s.forget = append(s.older, ev.Stream), true
+	s.streams[ev.Stream] = ev.Epoch
+	if ev.Epoch > s.newest {
+		s.newest, s.forget = ev.Epoch, true
 	}
-	s.streams = append(s.streams, ev.Stream)
 	for _, t := range ev.Held {
 		s.hold(ev.Stream, t)
 	}
@@ -141,7 +136,7 @@ func (s *step) hold(id StreamID, t netip.AddrPort) *entry {
 		e = s.add(t)
 		e.until = s.now.Add(s.cfg.Hold)
 	}
-	if slices.Contains(s.streams, id) && !slices.Contains(e.holders, id) {
+	if _, open := s.streams[id]; open && !slices.Contains(e.holders, id) {
 		e.holders = append(e.holders, id)
 	}
 	return e
@@ -249,14 +244,12 @@ func (s *step) expire() {
 }
 
 func (s *step) close(id StreamID) {
-	if !slices.Contains(s.streams, id) {
+	if _, open := s.streams[id]; !open {
 		return
 	}
-	is := func(x StreamID) bool { return x == id }
-	s.streams = slices.DeleteFunc(s.streams, is)
-	s.older = slices.DeleteFunc(s.older, is)
+	delete(s.streams, id)
 	for _, e := range s.names {
-		e.holders = slices.DeleteFunc(e.holders, is)
+		e.holders = slices.DeleteFunc(e.holders, func(x StreamID) bool { return x == id })
 	}
 	s.compact()
 }
@@ -265,8 +258,13 @@ func (s *step) close(id StreamID) {
 // no older one is left: everything but the Service ports that still exist and
 // were dialled within the window.
 func (s *step) compact() {
-	if !s.forget || !s.synced || len(s.older) > 0 || len(s.streams) == 0 {
+	if !s.forget || !s.synced || len(s.streams) == 0 {
 		return
+	}
+	for _, epoch := range s.streams {
+		if epoch < s.newest {
+			return
+		}
 	}
 	s.forget = false
 	for t, e := range s.names {

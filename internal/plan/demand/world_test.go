@@ -87,7 +87,7 @@ func newNode(c Config, remembered ...Name) *node {
 // syncedNode is a node that has synced and has the Envoy of stream 1.
 func syncedNode(c Config, remembered ...Name) *node {
 	n := newNode(c, remembered...)
-	n.do(Synced{}, Opened{Stream: 1, Fresh: true})
+	n.do(Synced{}, Opened{Stream: 1, Epoch: 1})
 	return n
 }
 
