@@ -28,7 +28,7 @@ type entry struct {
 	addr  netip.AddrPort // zero when the address is no address
 	port  uint16
 	slice *model.Slice
-	index int // of the endpoint in the slice
+	place int // in the order of slices, their ports and their endpoints
 	ep    *model.Endpoint
 	// absent entries are listed and take no part: a faulty address, or a
 	// duplicate that lost.
@@ -47,7 +47,7 @@ func (e *entry) faulty() bool { return e.ep.Fault != "" || !e.ep.Addr.IsValid() 
 
 // choice is the outcome for one Service port.
 type choice struct {
-	entries  []entry // by address, then slice and position
+	entries  []*entry // by address, then place
 	used     int
 	topology Topology
 	empty    Reason // why none is used; NoReason when one is
@@ -66,8 +66,8 @@ func choose(sls []*model.Slice, port model.ServicePort, local bool, node, zone s
 	} else {
 		c.chooseCluster(node, zone)
 	}
-	for i := range c.entries {
-		if c.entries[i].chosen {
+	for _, e := range c.entries {
+		if e.chosen {
 			c.used++
 		}
 	}
@@ -75,46 +75,58 @@ func choose(sls []*model.Slice, port model.ServicePort, local bool, node, zone s
 }
 
 // collect lists every endpoint behind the slices' ports of that name that are
-// TCP, whatever their numbers: name and protocol together are the key. Empty
-// matches only empty.
-func collect(sls []*model.Slice, port model.ServicePort) []entry {
-	var out []entry
+// TCP, whatever their numbers: name and protocol together are the key, and empty
+// matches only empty. The slices come sorted by name. The entries of one ip:port
+// end up side by side, in the order of their slices and of their places in them.
+func collect(sls []*model.Slice, port model.ServicePort) []*entry {
+	matches := func(p model.SlicePort) bool { return p.Name == port.Name && p.Protocol == model.TCP }
+	n := 0
 	for _, sl := range sls {
 		for _, p := range sl.Ports {
-			if p.Name != port.Name || p.Protocol != model.TCP {
-				continue
-			}
-			out = slices.Grow(out, len(sl.Endpoints))
-			for i := range sl.Endpoints {
-				ep := &sl.Endpoints[i]
-				e := entry{port: p.Port, slice: sl, index: i, ep: ep}
-				if ep.Addr.IsValid() {
-					e.addr = netip.AddrPortFrom(ep.Addr, p.Port)
-				}
-				if e.faulty() {
-					e.absent = true
-					e.why = faultText(ep)
-				}
-				out = append(out, e)
+			if matches(p) {
+				n += len(sl.Endpoints)
 			}
 		}
 	}
-	// Stable: the order of the slice's ports decides what is left.
-	slices.SortStableFunc(out, func(a, b entry) int {
+	all, out := make([]entry, n), make([]*entry, n)
+	n = 0
+	for _, sl := range sls {
+		for _, p := range sl.Ports {
+			if !matches(p) {
+				continue
+			}
+			for i := range sl.Endpoints {
+				all[n] = newEntry(sl, &sl.Endpoints[i], p.Port)
+				all[n].place = n
+				out[n] = &all[n]
+				n++
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *entry) int {
 		if c := a.addr.Compare(b.addr); c != 0 {
 			return c
 		}
-		if c := a.slice.Name.Compare(b.slice.Name); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.index, b.index)
+		return cmp.Compare(a.place, b.place)
 	})
 	return out
 }
 
+func newEntry(sl *model.Slice, ep *model.Endpoint, port uint16) entry {
+	e := entry{port: port, slice: sl, ep: ep}
+	if ep.Addr.IsValid() {
+		e.addr = netip.AddrPortFrom(ep.Addr, port)
+	}
+	if e.faulty() {
+		e.absent = true
+		e.why = faultText(ep)
+	}
+	return e
+}
+
 // resolveDuplicates leaves one entry per ip:port in play. It runs before hints
 // are read: a loser without hints does not turn them off.
-func resolveDuplicates(entries []entry) {
+func resolveDuplicates(entries []*entry) {
 	for len(entries) > 0 {
 		same := 1
 		for same < len(entries) && entries[same].addr == entries[0].addr {
@@ -127,7 +139,7 @@ func resolveDuplicates(entries []entry) {
 
 // resolveRun picks the winner among the entries of one ip:port. They are sorted,
 // so of equals the first wins.
-func resolveRun(run []entry) {
+func resolveRun(run []*entry) {
 	winner := -1
 	for i := range run {
 		if !run[i].absent && (winner < 0 || rank(run[i].ep) > rank(run[winner].ep)) {
@@ -135,9 +147,9 @@ func resolveRun(run []entry) {
 		}
 	}
 	for i := range run {
-		if e := &run[i]; i != winner && !e.absent {
+		if e := run[i]; i != winner && !e.absent {
 			e.absent = true
-			e.why = duplicateText(e, &run[winner])
+			e.why = duplicateText(e, run[winner])
 		}
 	}
 }
@@ -160,8 +172,8 @@ func rank(ep *model.Endpoint) int {
 
 // present calls f for every entry that takes part.
 func (c *choice) present(f func(*entry)) {
-	for i := range c.entries {
-		if e := &c.entries[i]; !e.absent {
+	for _, e := range c.entries {
+		if !e.absent {
 			f(e)
 		}
 	}
@@ -239,7 +251,7 @@ func (c *choice) chooseLocal(node string) {
 		switch {
 		case local && e.ep.Ready:
 			e.chosen = true
-			e.why = readyText(e) + ", on this node"
+			e.why = readyText(e.ep.Terminating) + ", on this node"
 		case local && e.fallback() && localReady == 0:
 			e.chosen = true
 			e.why = "serving and terminating, on this node: used because no endpoint of this node is ready"
@@ -318,8 +330,8 @@ func (c *choice) candidates() []Candidate {
 	}
 	out := make([]Candidate, 0, len(c.entries))
 	for _, chosen := range []bool{true, false} {
-		for i := range c.entries {
-			if e := &c.entries[i]; e.chosen == chosen {
+		for _, e := range c.entries {
+			if e.chosen == chosen {
 				out = append(out, e.candidate())
 			}
 		}
@@ -327,13 +339,16 @@ func (c *choice) candidates() []Candidate {
 	return out
 }
 
-func (e *entry) candidate() Candidate {
-	address := e.ep.Text + ":" + strconv.Itoa(int(e.port))
-	if e.addr.IsValid() {
-		address = e.addr.String()
+func (e *entry) address() string {
+	if !e.addr.IsValid() {
+		return e.ep.Text + ":" + strconv.Itoa(int(e.port))
 	}
+	return e.addr.String()
+}
+
+func (e *entry) candidate() Candidate {
 	return Candidate{
-		Address: address, AddrPort: e.addr,
+		Address: e.address(), AddrPort: e.addr,
 		Node: e.ep.Node, Zone: e.ep.Zone,
 		Ready: e.ep.Ready, Serving: e.ep.Serving, Terminating: e.ep.Terminating,
 		Chosen: e.chosen, Why: e.why,

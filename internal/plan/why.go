@@ -129,8 +129,8 @@ func foreignText(f model.Foreign) string {
 // tally counts the entries by what they are.
 func (c *choice) tally(port model.ServicePort) string {
 	var ready, fallback, rest, duplicates, faulty int
-	for i := range c.entries {
-		switch e := &c.entries[i]; {
+	for _, e := range c.entries {
+		switch {
 		case e.faulty():
 			faulty++
 		case e.absent:
@@ -191,38 +191,49 @@ func (h *hints) steps(node, zone string) []string {
 	return append(out, "all ready endpoints are used")
 }
 
-// phrases are the sentences for ready endpoints under one topology, made once
-// for all endpoints of a Service.
+// phrases makes the sentences for ready endpoints under one topology. A Service
+// can have thousands of them, so each sentence is made once.
 type phrases struct {
 	topology Topology
-	hinted   string // hinted for …
-	place    string // not for …
+	place    string            // what the hints must name, as in "zone za"
+	leftOut  map[string]string // by the hints of the endpoint
+	chosen   map[bool]string   // by whether it is terminating
 }
 
 func clusterWords(t Topology, node, zone string) phrases {
+	p := phrases{topology: t, leftOut: map[string]string{}, chosen: map[bool]string{}}
+	var hinted string
 	switch t {
 	case TopologyNode:
-		return phrases{t, ", hinted for node " + node, "node " + node}
+		p.place = "node " + node
+		hinted = ", hinted for " + p.place
 	case TopologyZone:
-		return phrases{t, ", hinted for zone " + zone, "zone " + zone}
-	default:
-		return phrases{topology: t}
+		p.place = "zone " + zone
+		hinted = ", hinted for " + p.place
 	}
+	for _, terminating := range []bool{false, true} {
+		p.chosen[terminating] = readyText(terminating) + hinted
+	}
+	return p
 }
 
 func (p phrases) ready(e *entry) string {
 	if e.chosen {
-		return readyText(e) + p.hinted
+		return p.chosen[e.ep.Terminating]
 	}
-	others := e.ep.ZoneHints
+	hints := e.ep.ZoneHints
 	if p.topology == TopologyNode {
-		others = e.ep.NodeHints
+		hints = e.ep.NodeHints
 	}
-	return "left out: ready, but hinted for " + strings.Join(others, ", ") + " and not for this node's " + p.place
+	others := strings.Join(hints, ", ")
+	if _, made := p.leftOut[others]; !made {
+		p.leftOut[others] = "left out: ready, but hinted for " + others + " and not for this node's " + p.place
+	}
+	return p.leftOut[others]
 }
 
-func readyText(e *entry) string {
-	if e.ep.Terminating {
+func readyText(terminating bool) string {
+	if terminating {
 		return "ready (though terminating)"
 	}
 	return "ready"
