@@ -188,9 +188,9 @@ func TestFaultyAddress(t *testing.T) {
 	}
 	a := dial(state(web(), webSlice(link, "example.com fault=nonsense", "fd00::9 fault=family")))
 	for address, want := range map[string]string{
-		"169.254.1.1:8080": `address "169.254.1.1": link-local`,
-		"example.com:8080": `address "example.com": nonsense`,
-		"[fd00::9]:8080":   `address "fd00::9": family`,
+		"169.254.1.1:8080": `bad address "169.254.1.1": link-local`,
+		"example.com:8080": `bad address "example.com": nonsense`,
+		"[fd00::9]:8080":   `bad address "fd00::9": family`,
 	} {
 		if got := whyOf(a, address); got != want {
 			t.Errorf("why %s: %q, want %q", address, got, want)

@@ -195,7 +195,7 @@ func (h *hints) steps(node, zone string) []string {
 // can have thousands of them, so each sentence is made once.
 type phrases struct {
 	topology Topology
-	place    string            // what the hints must name, as in "zone za"
+	place    string            // what the hints must name
 	leftOut  map[string]string // by the hints of the endpoint
 	chosen   map[bool]string   // by whether it is terminating
 }
@@ -205,11 +205,11 @@ func clusterWords(t Topology, node, zone string) phrases {
 	var hinted string
 	switch t {
 	case TopologyNode:
-		p.place = "node " + node
-		hinted = ", hinted for " + p.place
+		p.place = "this node (" + node + ")"
+		hinted = ", hinted for node " + node
 	case TopologyZone:
-		p.place = "zone " + zone
-		hinted = ", hinted for " + p.place
+		p.place = "this node's zone (" + zone + ")"
+		hinted = ", hinted for zone " + zone
 	}
 	for _, terminating := range []bool{false, true} {
 		p.chosen[terminating] = readyText(terminating) + hinted
@@ -227,7 +227,7 @@ func (p phrases) ready(e *entry) string {
 	}
 	others := strings.Join(hints, ", ")
 	if _, made := p.leftOut[others]; !made {
-		p.leftOut[others] = "left out: ready, but hinted for " + others + " and not for this node's " + p.place
+		p.leftOut[others] = "left out: ready, but hinted for " + others + " and not for " + p.place
 	}
 	return p.leftOut[others]
 }
@@ -268,7 +268,7 @@ func faultText(ep *model.Endpoint) string {
 	if fault == "" {
 		fault = "not an address"
 	}
-	return "address " + strconv.Quote(ep.Text) + ": " + fault
+	return "bad address " + strconv.Quote(ep.Text) + ": " + fault
 }
 
 // duplicateText says which entry of the same ip:port won, and why.
