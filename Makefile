@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Thin: every target is a few commands that can be typed by hand.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BUILD   := .build
+BIN     := $(BUILD)/bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GOFLAGS_ALL := -trimpath -buildvcs=false
+LDFLAGS := -X aether.io/aether/internal/daemon.version=$(VERSION)
+
+export GOTOOLCHAIN := local
+
+.PHONY: help
+help: ## Print this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build aether-agent and aetherctl into .build/bin
+	@mkdir -p $(BIN)
+	go build $(GOFLAGS_ALL) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+.PHONY: envoy
+envoy: ## Find Envoy >= 1.40 on PATH or fetch the pinned one into .build/envoy
+	@tools/fetch-envoy.sh $(BUILD)/envoy
+
+.PHONY: deps
+deps: ## Install the system packages the tests use (Debian, as root)
+	@tools/install-packages.sh nft:nftables ip:iproute2
+
+.PHONY: demo
+demo: build envoy ## Show the main job working on this machine (root, about a minute)
+	$(BIN)/aetherctl version
+	go run $(GOFLAGS_ALL) ./test/demo -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/demo.json
+
+.PHONY: test
+test: build envoy deps ## Run every test, with the race detector (root for the kernel and Envoy parts)
+	go vet ./...
+	AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) go test -race -count=1 -timeout 60m -p 2 $(GOTESTFLAGS) ./...
+
+.PHONY: bench
+bench: build envoy ## Measure on this machine: first connection, capture against a bare listener
+	@tools/install-packages.sh wrk:wrk
+	go run $(GOFLAGS_ALL) ./test/bench -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/bench.json
+
+.PHONY: lint
+lint: ## Run the linters
+	go tool -modfile=tools/go.mod golangci-lint run ./...
+
+.PHONY: format
+format: ## Format the code
+	go tool -modfile=tools/go.mod golangci-lint fmt ./...
+
+.PHONY: golden
+golden: ## Rewrite the golden files
+	go test ./internal/envoy/... ./internal/ctl/... -update
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BUILD)
