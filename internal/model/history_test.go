@@ -134,15 +134,19 @@ func drawChange(t *rapid.T) Change {
 	n := names.Draw(t, "name")
 	switch rapid.IntRange(0, 13).Draw(t, "kind") {
 	case 0, 1:
-		return SetService{Service{Name: n, UID: uids.Draw(t, "uid"), Created: rapid.Int64Range(0, 1).Draw(t, "created"),
-			Deleting: rapid.Bool().Draw(t, "deleting"), VIP: vips.Draw(t, "vip"), ExternalIPs: some.Draw(t, "external")}}
+		return SetService{Service{
+			Name: n, UID: uids.Draw(t, "uid"), Created: rapid.Int64Range(0, 1).Draw(t, "created"),
+			Deleting: rapid.Bool().Draw(t, "deleting"), VIP: vips.Draw(t, "vip"), ExternalIPs: some.Draw(t, "external"),
+		}}
 	case 2:
 		return SetService{Service{Name: n, UID: uids.Draw(t, "uid")}} // owns no VIP
 	case 3:
 		return DeleteService{n, rapid.SampledFrom([]string{"", "u1", "u2"}).Draw(t, "uid")}
 	case 4, 5:
-		return SetSlice{Slice{Name: n, Service: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "of"),
-			Endpoints: []Endpoint{{Addr: vips.Draw(t, "endpoint"), Ready: rapid.Bool().Draw(t, "ready")}}}}
+		return SetSlice{Slice{
+			Name: n, Service: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "of"),
+			Endpoints: []Endpoint{{Addr: vips.Draw(t, "endpoint"), Ready: rapid.Bool().Draw(t, "ready")}},
+		}}
 	case 6:
 		return DeleteSlice{n}
 	case 7:

@@ -39,10 +39,9 @@ func (s *State) ranges() ranges {
 	return r
 }
 
+// equal compares the Service range, its being known, and the ClusterSetIPs: the
+// list without the part outside is the Service range.
 func (r ranges) equal(o ranges) bool {
-	if (r.service == nil) != (o.service == nil) {
-		return false
-	}
 	return slices.Equal(r.list, o.list) && slices.Equal(r.outside, o.outside)
 }
 

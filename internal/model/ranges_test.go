@@ -3,7 +3,9 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,20 +38,38 @@ func TestRange(t *testing.T) {
 		{"nested", nil, []Change{cidr("a", "10.96.7.0/24"), cidr("b", "10.96.0.0/16")}, []string{"10.96.0.0/16"}, true, nil, nil},
 		{"neighbours are merged", nil, []Change{cidr("a", "10.97.0.0/16"), cidr("b", "10.96.0.0/16")}, []string{"10.96.0.0/15"}, true, nil, nil},
 		{"apart, sorted", nil, []Change{cidr("a", "203.0.113.0/24"), cidr("b", "10.96.0.0/16")}, []string{"10.96.0.0/16", "203.0.113.0/24"}, true, nil, nil},
-		{"one of two that share a CIDR is deleted", nil, []Change{cidr("a", "10.96.0.0/16"), cidr("b", "10.96.0.0/16"), DeleteServiceCIDR{"a"}},
-			[]string{"10.96.0.0/16"}, true, nil, nil},
-		{"both are deleted", nil, []Change{cidr("a", "10.96.0.0/16"), cidr("b", "10.96.0.0/16"), DeleteServiceCIDR{"a"}, DeleteServiceCIDR{"b"}},
-			nil, false, nil, []string{"10.96.0.1"}},
+		{
+			"one of two that share a CIDR is deleted", nil,
+			[]Change{cidr("a", "10.96.0.0/16"), cidr("b", "10.96.0.0/16"), DeleteServiceCIDR{"a"}},
+			[]string{"10.96.0.0/16"},
+			true, nil, nil,
+		},
+		{
+			"both are deleted", nil,
+			[]Change{cidr("a", "10.96.0.0/16"), cidr("b", "10.96.0.0/16"), DeleteServiceCIDR{"a"}, DeleteServiceCIDR{"b"}},
+			nil, false, nil,
+			[]string{"10.96.0.1"},
+		},
 		{"replaced", nil, []Change{cidr("a", "10.96.0.0/16"), cidr("a", "10.97.0.0/16")}, []string{"10.97.0.0/16"}, true, nil, []string{"10.96.0.1"}},
 		{"override", prefixes("10.50.0.9/16"), []Change{cidr("a", "10.96.0.0/16")}, []string{"10.50.0.0/16"}, true, []string{"10.50.0.1"}, []string{"10.96.0.1"}},
 		{"override of IPv6 only is unknown", prefixes("fd00::/108"), []Change{cidr("a", "10.96.0.0/16")}, nil, false, nil, []string{"10.96.0.1"}},
 		{"override keeps ClusterSetIPs", prefixes("10.50.0.0/16"), []Change{imported("i", "243.0.0.5")}, []string{"10.50.0.0/16", "243.0.0.5/32"}, true, []string{"243.0.0.5"}, nil},
 		{"ClusterSetIP outside, unknown range", nil, []Change{imported("i", "243.0.0.5")}, []string{"243.0.0.5/32"}, false, []string{"243.0.0.5"}, []string{"10.96.0.1"}},
 		{"ClusterSetIP inside adds nothing", nil, []Change{cidr("a", "10.96.0.0/16"), imported("i", "10.96.0.5")}, []string{"10.96.0.0/16"}, true, []string{"10.96.0.5"}, nil},
-		{"ClusterSetIPs stay /32s, sorted", nil, []Change{cidr("a", "10.96.0.0/16"), imported("i", "243.0.0.5", "243.0.0.4"), imported("j", "10.0.0.1", "243.0.0.4")},
-			[]string{"10.0.0.1/32", "10.96.0.0/16", "243.0.0.4/32", "243.0.0.5/32"}, true, nil, nil},
-		{"import deleted, another holds the same VIP", nil, []Change{imported("i", "243.0.0.5"), imported("j", "243.0.0.5"), DeleteImport{named("i")}},
-			[]string{"243.0.0.5/32"}, false, []string{"243.0.0.5"}, nil},
+		{
+			"ClusterSetIPs stay /32s, sorted", nil,
+			[]Change{cidr("a", "10.96.0.0/16"), imported("i", "243.0.0.5", "243.0.0.4"), imported("j", "10.0.0.1", "243.0.0.4")},
+			[]string{"10.0.0.1/32", "10.96.0.0/16", "243.0.0.4/32", "243.0.0.5/32"},
+			true, nil, nil,
+		},
+		{
+			"import deleted, another holds the same VIP", nil,
+			[]Change{imported("i", "243.0.0.5"), imported("j", "243.0.0.5"), DeleteImport{named("i")}},
+			[]string{"243.0.0.5/32"},
+			false,
+			[]string{"243.0.0.5"},
+			nil,
+		},
 		{"N-1 import without an address", nil, []Change{imported("i")}, nil, false, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,5 +142,28 @@ func TestImportByVIP(t *testing.T) {
 	}
 	if _, ok := st.ImportByVIP(addr("243.0.0.6")); ok {
 		t.Error("an import of nobody's address")
+	}
+}
+
+// TestManyClusterSetIPs: with many of them the range stays sorted, and one more
+// inside the Service range does not touch it.
+func TestManyClusterSetIPs(t *testing.T) {
+	changes := []Change{cidr("a", "10.96.0.0/16")}
+	for i := range 2 * shardCount {
+		changes = append(changes, SetImport{Import{
+			Name: named(fmt.Sprint("i", i)),
+			VIPs: []netip.Addr{netip.AddrFrom4([4]byte{243, 0, byte(i >> 8), byte(i)})},
+		}})
+	}
+	st, _ := New(Options{}).Apply(changes)
+	list := st.Range()
+	if len(list) != 2*shardCount+1 || !slices.IsSortedFunc(list, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }) {
+		t.Errorf("%d prefixes: %v", len(list), list)
+	}
+	for range 20 {
+		next, d := st.Apply([]Change{imported("inside", "10.96.0.5")})
+		checkDirty(t, d, false, "10.96.0.5")
+		st, d = next.Apply([]Change{DeleteImport{named("inside")}})
+		checkDirty(t, d, false, "10.96.0.5")
 	}
 }

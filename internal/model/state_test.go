@@ -40,8 +40,10 @@ func web() Service {
 func webSlice() Slice {
 	return Slice{
 		Name: named("web-a"), Service: "web", Ports: []SlicePort{{Name: "http", Port: 8080, Protocol: TCP}},
-		Endpoints: []Endpoint{{Addr: addr("10.1.1.1"), Text: "10.1.1.1", Node: "n1", Ready: true, Serving: true,
-			ZoneHints: []string{"za"}, NodeHints: []string{"n1"}}},
+		Endpoints: []Endpoint{{
+			Addr: addr("10.1.1.1"), Text: "10.1.1.1", Node: "n1", Ready: true, Serving: true,
+			ZoneHints: []string{"za"}, NodeHints: []string{"n1"},
+		}},
 	}
 }
 

@@ -42,6 +42,9 @@ type entry struct {
 // is ready and terminating at once.
 func (e *entry) fallback() bool { return !e.ep.Ready && e.ep.Serving && e.ep.Terminating }
 
+// usable reports whether the endpoint could serve on some node.
+func (e *entry) usable() bool { return e.ep.Ready || e.fallback() }
+
 // faulty reports whether the address must not be dialled.
 func (e *entry) faulty() bool { return e.ep.Fault != "" || !e.ep.Addr.IsValid() }
 
@@ -220,15 +223,15 @@ func (c *choice) chooseCluster(node, zone string) {
 func (c *choice) chooseLocal(node string) {
 	localReady, localFallback, anywhere := 0, 0, 0
 	c.present(func(e *entry) {
-		usable := e.ep.Ready || e.fallback()
-		if usable {
-			anywhere++
+		if !e.usable() {
+			return
 		}
+		anywhere++
 		switch {
 		case !isLocal(e.ep, node):
 		case e.ep.Ready:
 			localReady++
-		case usable:
+		default:
 			localFallback++
 		}
 	})
@@ -255,7 +258,7 @@ func (c *choice) chooseLocal(node string) {
 		case local && e.fallback() && localReady == 0:
 			e.chosen = true
 			e.why = "serving and terminating, on this node: used because no endpoint of this node is ready"
-		case local || !(e.ep.Ready || e.fallback()):
+		case local || !e.usable():
 			e.why = unusableText(e, "another endpoint of this node is ready")
 		default:
 			e.why = remoteText(e, node)

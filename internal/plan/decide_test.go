@@ -237,20 +237,39 @@ func TestPrecedence(t *testing.T) {
 		{"API server before foreign", []model.Change{api("10.96.0.1"), web(externalIP("10.96.0.1"))}, "10.96.0.1:443", plan.ClassAPIServer, "default/kubernetes"},
 		{"API server before an older claim on its address", []model.Change{
 			service("default/kubernetes", "10.96.0.1", "https:443", created(2)),
-			service("default/a", "10.96.0.1", "http:80", created(1))}, "10.96.0.1:443", plan.ClassAPIServer, "default/kubernetes"},
-		{"external before foreign", []model.Change{service("default/web", "10.50.0.1", "http:80", foreign(model.OptedOut))},
-			"10.50.0.1:80", plan.ClassExternal, "default/web"},
-		{"external IP before known Service", []model.Change{web(), service("default/lb", "10.96.0.17", "http:80", externalIP(vip))},
-			vip + ":80", plan.ClassForeign, "default/lb"},
-		{"foreign Service before another's external IP", []model.Change{web(foreign(model.OptedOut)),
-			service("default/lb", "10.96.0.17", "http:80", externalIP(vip))}, vip + ":80", plan.ClassForeign, "default/web"},
-		{"of two claims the winner says whether it is foreign", []model.Change{web(foreign(model.OptedOut), created(2)),
-			service("default/a", vip, "http:80", created(1))}, vip + ":80", plan.ClassService, "default/a"},
-		{"ClusterIP before import", []model.Change{web(), model.SetImport{Import: model.Import{Name: name("shop/api"), VIPs: addrs(vip)}}},
-			vip + ":80", plan.ClassService, "default/web"},
-		{"external IP before import", []model.Change{web(externalIP("10.96.7.7")),
-			model.SetImport{Import: model.Import{Name: name("shop/api"), VIPs: addrs("10.96.7.7")}}},
-			"10.96.7.7:80", plan.ClassForeign, "default/web"},
+			service("default/a", "10.96.0.1", "http:80", created(1)),
+		}, "10.96.0.1:443", plan.ClassAPIServer, "default/kubernetes"},
+		{
+			"external before foreign",
+			[]model.Change{service("default/web", "10.50.0.1", "http:80", foreign(model.OptedOut))},
+			"10.50.0.1:80", plan.ClassExternal, "default/web",
+		},
+		{
+			"external IP before known Service",
+			[]model.Change{web(), service("default/lb", "10.96.0.17", "http:80", externalIP(vip))},
+			vip + ":80", plan.ClassForeign, "default/lb",
+		},
+		{"foreign Service before another's external IP", []model.Change{
+			web(foreign(model.OptedOut)),
+			service("default/lb", "10.96.0.17", "http:80", externalIP(vip)),
+		}, vip + ":80", plan.ClassForeign, "default/web"},
+		{"of two claims the winner says whether it is foreign", []model.Change{
+			web(foreign(model.OptedOut), created(2)),
+			service("default/a", vip, "http:80", created(1)),
+		}, vip + ":80", plan.ClassService, "default/a"},
+		{
+			"ClusterIP before import",
+			[]model.Change{web(), model.SetImport{Import: model.Import{Name: name("shop/api"), VIPs: addrs(vip)}}},
+			vip + ":80", plan.ClassService, "default/web",
+		},
+		{
+			"external IP before import",
+			[]model.Change{
+				web(externalIP("10.96.7.7")),
+				model.SetImport{Import: model.Import{Name: name("shop/api"), VIPs: addrs("10.96.7.7")}},
+			},
+			"10.96.7.7:80", plan.ClassForeign, "default/web",
+		},
 		{"never proxied before API server", []model.Change{api("127.0.0.2")}, "127.0.0.2:443", plan.ClassExternal, "default/kubernetes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -299,17 +318,26 @@ func TestCaptureFor(t *testing.T) {
 		want plan.Capture
 	}{
 		{"nothing known", model.New(model.Options{}), plan.ModeEnforce, plan.Capture{NeverProxied: never, OnDemand: true}},
-		{"enforce", everyClass(), plan.ModeEnforce, plan.Capture{NeverProxied: never, APIServer: addrs("10.96.0.1"),
-			Service: prefixes("10.96.0.0/16", "243.0.0.5/32"), OnDemand: true}},
+		{"enforce", everyClass(), plan.ModeEnforce, plan.Capture{
+			NeverProxied: never, APIServer: addrs("10.96.0.1"),
+			Service: prefixes("10.96.0.0/16", "243.0.0.5/32"), OnDemand: true,
+		}},
 		{"balance", state(), plan.ModeBalance, plan.Capture{NeverProxied: never, Service: prefixes("10.96.0.0/16"), OnDemand: true}},
 		{"passthrough", state(), plan.ModePassthrough, plan.Capture{NeverProxied: never, Service: prefixes("10.96.0.0/16")}},
 		{"no mode", state(), "", plan.Capture{NeverProxied: never, Service: prefixes("10.96.0.0/16")}},
-		{"the API server's address is a prefix of its own", with(override("10.96.0.1/32", "10.97.0.0/16"), apiServer), plan.ModeEnforce,
-			plan.Capture{NeverProxied: never, APIServer: addrs("10.96.0.1"), Service: prefixes("10.97.0.0/16"), OnDemand: true}},
-		{"a range that holds never-proxied addresses", override("126.0.0.0/7", "169.254.3.0/24"), plan.ModeEnforce,
-			plan.Capture{NeverProxied: never, Service: prefixes("126.0.0.0/8"), OnDemand: true}},
-		{"an API server that must not be dialled", with(override("10.96.0.0/16"), service("default/kubernetes", "127.0.0.2", "https:443")),
-			plan.ModeEnforce, plan.Capture{NeverProxied: never, Service: prefixes("10.96.0.0/16"), OnDemand: true}},
+		{
+			"the API server's address is a prefix of its own", with(override("10.96.0.1/32", "10.97.0.0/16"), apiServer), plan.ModeEnforce,
+			plan.Capture{NeverProxied: never, APIServer: addrs("10.96.0.1"), Service: prefixes("10.97.0.0/16"), OnDemand: true},
+		},
+		{
+			"a range that holds never-proxied addresses", override("126.0.0.0/7", "169.254.3.0/24"), plan.ModeEnforce,
+			plan.Capture{NeverProxied: never, Service: prefixes("126.0.0.0/8"), OnDemand: true},
+		},
+		{
+			"an API server that must not be dialled", with(override("10.96.0.0/16"), service("default/kubernetes", "127.0.0.2", "https:443")),
+			plan.ModeEnforce,
+			plan.Capture{NeverProxied: never, Service: prefixes("10.96.0.0/16"), OnDemand: true},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.st.Range())

@@ -109,8 +109,10 @@ func drawChange(t *rapid.T) model.Change {
 	case 0, 1, 2:
 		return model.SetService{Service: drawService(t)}
 	case 3:
-		return model.DeleteService{Name: rapid.SampledFrom(worldServices).Draw(t, "gone"),
-			UID: rapid.SampledFrom([]string{"", "u1", "u2"}).Draw(t, "uid")}
+		return model.DeleteService{
+			Name: rapid.SampledFrom(worldServices).Draw(t, "gone"),
+			UID:  rapid.SampledFrom([]string{"", "u1", "u2"}).Draw(t, "uid"),
+		}
 	case 4, 5, 6:
 		return model.SetSlice{Slice: drawSlice(t)}
 	case 7:
@@ -120,8 +122,10 @@ func drawChange(t *rapid.T) model.Change {
 	case 9:
 		return model.DeleteServiceCIDR{Name: rapid.SampledFrom([]string{"c1", "c2"}).Draw(t, "cidr")}
 	case 10:
-		return model.SetImport{Import: model.Import{Name: name(rapid.SampledFrom([]string{"x/i", "x/j"}).Draw(t, "import")),
-			VIPs: some(worldVIPs).Draw(t, "vips")}}
+		return model.SetImport{Import: model.Import{
+			Name: name(rapid.SampledFrom([]string{"x/i", "x/j"}).Draw(t, "import")),
+			VIPs: some(worldVIPs).Draw(t, "vips"),
+		}}
 	case 11:
 		return model.DeleteImport{Name: name(rapid.SampledFrom([]string{"x/i", "x/j"}).Draw(t, "import"))}
 	case 12:
@@ -268,8 +272,10 @@ func reference(eps []plan.Candidate, hints map[netip.AddrPort]model.Endpoint, lo
 // verdict when the set is empty.
 func TestChoiceMatchesReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := plan.Settings{Mode: plan.ModeEnforce,
-			Node: rapid.SampledFrom(worldNodes).Draw(t, "this node"), Zone: rapid.SampledFrom(worldZones).Draw(t, "this zone")}
+		s := plan.Settings{
+			Mode: plan.ModeEnforce,
+			Node: rapid.SampledFrom(worldNodes).Draw(t, "this node"), Zone: rapid.SampledFrom(worldZones).Draw(t, "this zone"),
+		}
 		isLocal := rapid.Bool().Draw(t, "local")
 		changes := []model.Change{web(func(svc *model.Service) { svc.InternalLocal = isLocal })}
 		byAddr := map[netip.AddrPort]model.Endpoint{}

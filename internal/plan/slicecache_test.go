@@ -182,6 +182,7 @@ func TestFaultyAddress(t *testing.T) {
 		{"it is not ready in place of a terminating one", "10.1.1.2:8080", []model.Change{web(), webSlice(link, "10.1.1.2 r-s+t+")}},
 		{"it does not win as a duplicate", "10.1.1.1:8080", []model.Change{web(), webSlice("10.1.1.1 fault=odd", "10.1.1.1")}},
 		{"not an address at all", "10.1.1.1:8080", []model.Change{web(), webSlice("example.com fault=nonsense", "10.1.1.1")}},
+		{"no address and no fault", "10.1.1.1:8080", []model.Change{web(), webSlice("nonsense", "10.1.1.1")}},
 		{"of another family", "10.1.1.1:8080", []model.Change{web(), webSlice("fd00::9 fault=family", "10.1.1.1")}},
 	} {
 		t.Run(c.name, func(t *testing.T) { expect(t, dial(state(c.changes...)), c.want) })
