@@ -248,10 +248,13 @@ func (p paths) generated() string        { return p.at("manifests-generated") }
 func (p paths) agentState() string       { return p.at("state") }
 func (p paths) bootstrap() string        { return p.at("envoy.json") }
 func (p paths) control() string          { return p.at("control.sock") }
-func (p paths) supervisorLog() string    { return p.at("supervisor.log") }
-func (p paths) config() string           { return p.at("config.json") }
+func (p paths) holderLog() string        { return p.dir + ".log" }
 func (p paths) etc(pod, f string) string { return p.at("etc", pod, f) }
 func (p paths) subdirectories() []string {
-	return []string{"run", "logs", "manifests-generated", "state", "etc"}
+	return []string{"run", "logs", "manifests-generated", "state", "etc", "bin"}
+}
+func (p paths) bin() string { return p.at("bin") }
+func (p paths) containerLog(pod, container string) string {
+	return p.log(pod + "_" + container + ".log")
 }
 func (p paths) accessLog() string { return p.log("access.log") }

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Client talks to a sandbox held by another process.
+type Client struct {
+	paths   paths
+	control *unixClient
+	pid     int
+}
+
+// Dial finds a running sandbox. stateDir and name "" are the defaults.
+// ErrNotRunning when there is none.
+func Dial(ctx context.Context, stateDir, name string) (*Client, error) {
+	cfg := Config{Name: name, StateDir: stateDir}.withDefaults()
+	c := &Client{paths: cfg.paths()}
+	c.control = newUnixClient(c.paths.control())
+	st, err := c.Status(ctx)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w: %s", ErrNotRunning, cfg.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.pid = st.PID
+	return c, nil
+}
+
+// Clean removes what a dead sandbox of that name left; removed lists it.
+// ErrRunning when it is not dead.
+func Clean(_ context.Context, stateDir, name string) (removed []string, err error) {
+	c := Config{Name: name, StateDir: stateDir}.withDefaults()
+	if !namePattern.MatchString(c.Name) {
+		return nil, fmt.Errorf("sandbox name %q: want 1 to 16 lower-case letters and digits", c.Name)
+	}
+	if os.Geteuid() != 0 {
+		return nil, errNotRoot
+	}
+	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
+		return nil, fmt.Errorf("make path absolute: %w", err)
+	}
+	lock, err := lockName(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, lock.release()) }()
+	if err := os.Remove(c.paths().holderLog()); err == nil {
+		removed = append(removed, c.paths().holderLog())
+	}
+	more, err := cleanLeftovers(c)
+	return append(removed, more...), err
+}
+
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return fmt.Errorf("write request: %w", err)
+		}
+	}
+	_, err := c.control.call(ctx, method, path, body, out)
+	return err
+}
+
+func podPath(pod string) string {
+	n := podName(pod)
+	return "/v1/pods/" + url.PathEscape(n.Namespace) + "/" + url.PathEscape(n.Name)
+}
+
+// Status returns the sandbox's current state.
+func (c *Client) Status(ctx context.Context) (st Status, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
+	return st, err
+}
+
+// SetReady is Node.SetReady.
+func (c *Client) SetReady(ctx context.Context, pod, container string, ready bool) error {
+	return c.call(ctx, http.MethodPost, podPath(pod), podSwitch{Container: container, Ready: &ready}, nil)
+}
+
+// ResetReady is Node.ResetReady.
+func (c *Client) ResetReady(ctx context.Context, pod, container string) error {
+	return c.call(ctx, http.MethodPost, podPath(pod), podSwitch{Container: container, ResetReady: true}, nil)
+}
+
+// SetTerminating is Node.SetTerminating.
+func (c *Client) SetTerminating(ctx context.Context, pod string, terminating bool) error {
+	return c.call(ctx, http.MethodPost, podPath(pod), podSwitch{Terminating: &terminating}, nil)
+}
+
+func (c *Client) agent(ctx context.Context, a agentAction) error {
+	return c.call(ctx, http.MethodPost, "/v1/agent", a, nil)
+}
+
+// KillAgent is Node.KillAgent.
+func (c *Client) KillAgent(ctx context.Context) error {
+	return c.agent(ctx, agentAction{Action: "kill"})
+}
+
+// StopAgent is Node.StopAgent.
+func (c *Client) StopAgent(ctx context.Context) error {
+	return c.agent(ctx, agentAction{Action: "stop"})
+}
+
+// StartAgent is Node.StartAgent.
+func (c *Client) StartAgent(ctx context.Context) error {
+	return c.agent(ctx, agentAction{Action: "start"})
+}
+
+// RestartAgent is Node.RestartAgent.
+func (c *Client) RestartAgent(ctx context.Context, s AgentSettings) error {
+	return c.agent(ctx, agentAction{Action: "restart", Settings: s})
+}
+
+// KillEnvoy is Node.KillEnvoy.
+func (c *Client) KillEnvoy(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/v1/envoy/kill", nil, nil)
+}
+
+// AdminGet is Node.AdminGet.
+func (c *Client) AdminGet(ctx context.Context, path string) ([]byte, error) {
+	return adminGet(ctx, c.paths.run("envoy-admin.sock"), path)
+}
+
+// Exec runs a command in a pod, as a child of this process with its terminal,
+// and returns the exit code; an error means that it could not be run. When ctx
+// ends the command is ended, unless it has the terminal: then a Ctrl-C has
+// reached it already, and what it does with it is its own affair.
+func (c *Client) Exec(ctx context.Context, pod string, argv []string, s Stdio) (int, error) {
+	if len(argv) == 0 {
+		return 0, errors.New("no command given")
+	}
+	var plan execPlan
+	if err := c.call(ctx, http.MethodGet, podPath(pod)+"/exec", nil, &plan); err != nil {
+		return 0, err
+	}
+	cmd, err := plan.Spec.command(plan.Self, argv)
+	if err != nil {
+		return 0, err
+	}
+	cmd.Env = plan.Env
+	if t := os.Getenv("TERM"); t != "" {
+		cmd.Env = append(cmd.Env, "TERM="+t)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
+	in, isFile := s.In.(*os.File)
+	interactive := isFile && term.IsTerminal(int(in.Fd()))
+	cmd.SysProcAttr.Setpgid = !interactive
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	ch := &child{cmd: cmd, pid: cmd.Process.Pid, ended: make(chan struct{})}
+	go func() {
+		ch.err = cmd.Wait()
+		close(ch.ended)
+	}()
+	if interactive {
+		<-ch.ended
+		return exitCode(ch.err), nil
+	}
+	return awaitCommand(ctx, ch)
+}
+
+// Down ends the sandbox and waits until its process is gone.
+func (c *Client) Down(ctx context.Context) error {
+	if err := c.call(ctx, http.MethodPost, "/v1/down", nil, nil); err != nil {
+		return err
+	}
+	for !errors.Is(syscall.Kill(c.pid, 0), syscall.ESRCH) {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for process %d to end: %w", c.pid, ctx.Err())
+		}
+	}
+	return nil
+}

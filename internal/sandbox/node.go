@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"aether.io/aether/internal/manifest"
+	"aether.io/aether/internal/model"
+)
+
+// Node is a running sandbox held by this process. Pods are named
+// "namespace/name", or "name" in namespace default. Methods may be called from
+// any goroutine.
+type Node struct {
+	cfg       Config
+	paths     paths
+	log       *slog.Logger
+	lock      *nameLock
+	starter   *starter
+	nodeIP    netip.Addr
+	nodeNS    string // paths of the namespaces
+	outsideNS string
+	openFiles uint64 // descriptor limit of every child
+
+	agent, envoy *supervised // nil with NoProxy
+	proxyReady   chan struct{}
+	cni          *unixClient
+	agentAPI     *unixClient
+	pods         *podGroup
+	outside      *outsideWorld
+
+	kicked   chan struct{} // capacity 1: something to look at
+	firstIn  chan struct{} // closed with the first batch of manifests
+	endLoop  context.CancelFunc
+	endProcs context.CancelFunc
+	loops    sync.WaitGroup
+	procs    sync.WaitGroup
+	downOnce sync.Once
+	downDone chan struct{}
+	downErr  error
+
+	files generatedFiles // used by reconcile alone
+
+	// ——— guarded by mu ———
+	mu       sync.Mutex
+	settings AgentSettings
+	batch    manifest.Batch
+	running  map[model.Name]*pod
+	addrs    *podAddrs
+	vips     map[model.Name]netip.Addr
+	services map[model.Name]*corev1.Service
+	names    names
+	problems []Problem
+	notes    []string
+	written  map[model.Name]bool // pods and their readiness as last written to slices
+	watchers chan struct{}       // closed and replaced after every reconcile
+}
+
+// ErrNotRunning is returned when no sandbox of that name is running.
+var ErrNotRunning = errors.New("no such sandbox is running")
+
+// ErrRunning is returned by Up, Start and Clean when one of that name is.
+var ErrRunning = errors.New("a sandbox of that name is running")
+
+var errNotRoot = errors.New("a sandbox needs root for its network namespaces: run this as root (sudo)")
+
+// Up makes the node and waits until it works: agent and Envoy connected, pods
+// ready or, after Config.ReadyTimeout, not (Status says which). ctx bounds the
+// start only. When it fails nothing is left.
+func Up(ctx context.Context, c Config) (*Node, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errNotRoot
+	}
+	c, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockName(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	removed, err := cleanLeftovers(c)
+	if err != nil {
+		lock.release()
+		return nil, fmt.Errorf("remove what an earlier sandbox left: %w", err)
+	}
+	if len(removed) > 0 {
+		c.Progress("removed what an earlier sandbox left: " + strings.Join(removed, ", "))
+	}
+	n := newNode(c, lock)
+	if err := n.up(ctx); err != nil {
+		return nil, errors.Join(err, n.Down(context.WithoutCancel(ctx)))
+	}
+	return n, nil
+}
+
+func newNode(c Config, lock *nameLock) *Node {
+	n := &Node{
+		cfg: c, paths: c.paths(), log: c.Log, lock: lock, starter: newStarter(),
+		nodeNS: netnsPath(c.Name, nodeNS), outsideNS: netnsPath(c.Name, outsideNS),
+		proxyReady: make(chan struct{}), pods: newPodGroup(),
+		kicked: make(chan struct{}, 1), firstIn: make(chan struct{}), downDone: make(chan struct{}),
+		settings: AgentSettings{Mode: c.Mode, EgressSource: c.EgressSource},
+		running:  map[model.Name]*pod{}, addrs: newPodAddrs(c.PodCIDR),
+		written: map[model.Name]bool{}, watchers: make(chan struct{}),
+	}
+	n.files = generatedFiles{dir: n.paths.generated(), content: map[string]string{}}
+	n.cni = newUnixClient(n.paths.run("cni.sock"))
+	n.agentAPI = newUnixClient(n.paths.run("agent.sock"))
+	n.outside = &outsideWorld{node: n, count: map[netip.Addr]int{}}
+	return n
+}
+
+func (n *Node) up(ctx context.Context) error {
+	var err error
+	if n.openFiles, err = raiseOpenFiles(n.cfg.OpenFiles); err != nil {
+		return err
+	}
+	if err := n.makeDirectories(); err != nil {
+		return err
+	}
+	loopCtx, endLoop := context.WithCancel(context.Background())
+	procCtx, endProcs := context.WithCancel(context.Background())
+	n.endLoop, n.endProcs = endLoop, endProcs
+	n.loops.Go(func() { manifest.Watch(loopCtx, n.cfg.Dirs, manifest.Options{}, n.receive) })
+	select {
+	case <-n.firstIn:
+	case <-ctx.Done():
+		return fmt.Errorf("read manifests: %w", ctx.Err())
+	}
+	if err := n.makeNetwork(); err != nil {
+		return err
+	}
+	n.cfg.Progress(fmt.Sprintf("node %s at %s, network namespaces made", n.cfg.Node, n.nodeIP))
+	n.reconcile() // before the agent starts: it finds every Service at once
+	n.loops.Go(func() { n.loop(loopCtx) })
+	if !n.cfg.NoProxy {
+		if err := n.startProxy(ctx, procCtx); err != nil {
+			return err
+		}
+	}
+	return n.awaitPods(ctx)
+}
+
+func (n *Node) makeDirectories() error {
+	for _, d := range n.paths.subdirectories() {
+		if err := os.MkdirAll(n.paths.at(d), 0o755); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	for name := range builtinNames {
+		if err := os.Symlink(n.cfg.SelfPath, n.paths.at("bin", name)); err != nil {
+			return fmt.Errorf("link built-in program: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n *Node) makeNetwork() error {
+	n.mu.Lock()
+	n.nodeIP = chooseNodeIP(n.cfg, n.batch.Objects.Nodes)
+	n.mu.Unlock()
+	for _, part := range []string{nodeNS, outsideNS} {
+		if _, err := createNetNS(n.cfg.Name, part); err != nil {
+			return err
+		}
+	}
+	if err := setUpNode(n.nodeNS, n.nodeIP); err != nil {
+		return err
+	}
+	return connect(n.nodeNS, n.outsideNS, outsideLink, n.nodeIP, nil, true)
+}
+
+// defaultNodeIP is outside the usual pod and Service ranges.
+var defaultNodeIP = netip.MustParseAddr("172.18.0.2")
+
+// chooseNodeIP: the setting, else the Node object's InternalIP, else the default.
+func chooseNodeIP(c Config, nodes []*corev1.Node) netip.Addr {
+	if c.NodeIP.IsValid() {
+		return c.NodeIP
+	}
+	for _, o := range nodes {
+		if o.Name != c.Node {
+			continue
+		}
+		for _, a := range o.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && ip.Is4() && a.Type == corev1.NodeInternalIP {
+				return ip
+			}
+		}
+	}
+	return defaultNodeIP
+}
+
+func (n *Node) startProxy(ctx, procCtx context.Context) error {
+	n.agent = newSupervised("agent", n.starter, n.log, n.paths.log("agent.log"), n.agentCommand, n.kick)
+	n.envoy = newSupervised("envoy", n.starter, n.log, n.paths.log("envoy.log"), n.envoyCommand, n.kick)
+	n.procs.Go(func() { n.agent.run(procCtx) })
+	n.procs.Go(func() { n.envoy.run(procCtx) })
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)
+	defer cancel()
+	if err := n.awaitProxy(ctx); err != nil {
+		return err
+	}
+	n.cfg.Progress(fmt.Sprintf("agent (pid %d) and Envoy (pid %d) are connected, mode %s", n.AgentPID(), n.EnvoyPID(), n.cfg.Mode))
+	return nil
+}
+
+// receive takes a batch of manifests.
+func (n *Node) receive(b manifest.Batch) {
+	n.mu.Lock()
+	n.batch = b
+	first := n.services == nil
+	if first {
+		n.services = map[model.Name]*corev1.Service{}
+	}
+	n.mu.Unlock()
+	if first {
+		close(n.firstIn)
+		return
+	}
+	n.kick()
+}
+
+// kick asks for a reconcile; many kicks may become one.
+func (n *Node) kick() {
+	select {
+	case n.kicked <- struct{}{}:
+	default:
+	}
+}
+
+func (n *Node) loop(ctx context.Context) {
+	for {
+		select {
+		case <-n.kicked:
+			n.reconcile()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// awaitPods waits until every pod is ready, has ended, or is not ready on
+// purpose, and its endpoints are written.
+func (n *Node) awaitPods(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, n.cfg.ReadyTimeout)
+	defer cancel()
+	err := n.await(bounded, func() error {
+		if waiting := n.unsettled(); len(waiting) > 0 {
+			return fmt.Errorf("not ready: %s", strings.Join(waiting, ", "))
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return err
+	}
+	n.mu.Lock()
+	count := len(n.running)
+	waiting := n.unsettled()
+	n.mu.Unlock()
+	n.cfg.Progress(fmt.Sprintf("%d of %d pods are settled", count-len(waiting), count))
+	for _, w := range waiting {
+		n.cfg.Progress("not ready yet: " + w)
+	}
+	return nil
+}
+
+// unsettled lists the pods that are to become ready and are not, each with its
+// reason. It needs mu.
+func (n *Node) unsettled() []string {
+	var out []string
+	for name, p := range n.running {
+		off := p.forced != nil && !*p.forced
+		if ready, known := n.written[name]; known && (ready || p.isTerminal() || off && p.phase == corev1.PodRunning) {
+			continue
+		}
+		out = append(out, name.String()+p.why())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// why says what keeps a pod from being ready. It needs node.mu.
+func (p *pod) why() string {
+	if p.problem != "" {
+		return " (" + p.problem + ")"
+	}
+	for _, c := range p.containers {
+		if c.reason != "" {
+			return " (container " + c.spec.Name + ": " + c.reason + ")"
+		}
+	}
+	return ""
+}
+
+// await waits until check, called with mu held after every reconcile, is nil.
+func (n *Node) await(ctx context.Context, check func() error) error {
+	for {
+		n.mu.Lock()
+		err := check()
+		next := n.watchers
+		n.mu.Unlock()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// Down ends everything and removes it. A second call waits for the first. When
+// ctx ends Down returns, and goes on.
+func (n *Node) Down(ctx context.Context) error {
+	n.downOnce.Do(func() {
+		go func() {
+			n.downErr = n.tearDown()
+			close(n.downDone)
+		}()
+	})
+	select {
+	case <-n.downDone:
+		return n.downErr
+	case <-ctx.Done():
+		return fmt.Errorf("end sandbox %s: %w", n.cfg.Name, ctx.Err())
+	}
+}
+
+// tearDown ends pods first, then Envoy and the agent, then whatever else runs in
+// the namespaces, and removes namespaces and files.
+func (n *Node) tearDown() error {
+	n.pods.end()
+	n.pods.wg.Wait()
+	if n.endLoop != nil {
+		n.endLoop()
+		n.loops.Wait()
+		n.endProcs()
+		n.procs.Wait()
+	}
+	n.pods.wg.Wait() // the loop may have started one more
+	_, err := cleanLeftovers(n.cfg)
+	n.starter.close()
+	return errors.Join(err, n.lock.release())
+}
+
+// cleanLeftovers removes processes, namespaces and files of a sandbox and lists
+// what there was.
+func cleanLeftovers(c Config) (removed []string, err error) {
+	namespaces, err := sandboxNetNS(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	killed, err := killIn(namespaces)
+	if err != nil {
+		return nil, err
+	}
+	if len(killed) > 0 {
+		removed = append(removed, fmt.Sprintf("%d processes", len(killed)))
+	}
+	for _, p := range namespaces {
+		if err := removeNetNS(p); err != nil {
+			return removed, err
+		}
+	}
+	if len(namespaces) > 0 {
+		removed = append(removed, fmt.Sprintf("%d network namespaces", len(namespaces)))
+	}
+	dir := c.paths().dir
+	if _, err := os.Stat(dir); err == nil {
+		if err := os.RemoveAll(dir); err != nil {
+			return removed, fmt.Errorf("remove files: %w", err)
+		}
+		removed = append(removed, dir)
+	}
+	// The directory of all sandboxes goes with the last one, if it is ours.
+	if c.StateDir == defaultStateDir {
+		_ = os.Remove(c.StateDir) // fails while it holds another
+	}
+	return removed, nil
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"aether.io/aether/internal/agent/api"
+)
+
+// agentFlags are what the agent and its bootstrap subcommand are started with.
+func (n *Node) agentFlags() []string {
+	n.mu.Lock()
+	s := n.settings
+	n.mu.Unlock()
+	args := []string{
+		"--node-name", n.cfg.Node,
+		"--service-egress", s.Mode,
+		"--egress-source", s.EgressSource,
+		"--run-dir", n.paths.at("run"),
+		"--state-dir", n.paths.agentState(),
+		"--access-log", n.paths.accessLog(),
+	}
+	for _, d := range append(append([]string{}, n.cfg.Dirs...), n.paths.generated()) {
+		args = append(args, "--manifest-dir", d)
+	}
+	return append(args, n.cfg.AgentArgs...)
+}
+
+// inNode is the surroundings of agent and Envoy: the node's network, as with
+// hostNetwork; the rest is this machine's.
+func (n *Node) inNode() runSpec {
+	return runSpec{NetNS: n.nodeNS, OpenFiles: n.openFiles, Dies: true}
+}
+
+// agentCommand builds the agent's command line.
+func (n *Node) agentCommand(context.Context) (*exec.Cmd, error) {
+	return n.inNode().command(n.cfg.SelfPath, append([]string{n.cfg.AgentPath}, n.agentFlags()...))
+}
+
+// envoyCommand writes Envoy's bootstrap and builds its command line. Hot restart
+// is off: a new Envoy starts when the old one has ended.
+func (n *Node) envoyCommand(ctx context.Context) (*exec.Cmd, error) {
+	b, err := n.bootstrap(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeAtomic(n.paths.bootstrap(), b); err != nil {
+		return nil, err
+	}
+	argv := append([]string{
+		n.cfg.EnvoyPath, "-c", n.paths.bootstrap(),
+		"--concurrency", strconv.Itoa(n.cfg.EnvoyConcurrency),
+		"--log-level", n.cfg.EnvoyLogLevel,
+		"--file-flush-interval-msec", "100",
+		"--disable-hot-restart",
+	}, n.cfg.EnvoyArgs...)
+	return n.inNode().command(n.cfg.SelfPath, argv)
+}
+
+// bootstrap asks the agent's binary for Envoy's bootstrap.
+func (n *Node) bootstrap(ctx context.Context) ([]byte, error) {
+	args := append([]string{"bootstrap"}, n.agentFlags()...)
+	args = append(args, "--descriptor-limit", strconv.FormatUint(n.openFiles, 10),
+		"--access-log-success-percent", "100")
+	cmd := exec.CommandContext(ctx, n.cfg.AgentPath, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("make Envoy's bootstrap: %w: %s", err, strings.TrimSpace(errs.String()))
+	}
+	return out.Bytes(), nil
+}
+
+// raiseOpenFiles makes room for want descriptors in children and returns what
+// they can have: a process may raise its hard limit when it is privileged.
+func raiseOpenFiles(want uint64) (uint64, error) {
+	var old unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+		return 0, fmt.Errorf("read descriptor limit: %w", err)
+	}
+	if old.Max >= want {
+		return want, nil
+	}
+	raised := unix.Rlimit{Cur: old.Cur, Max: want}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &raised, nil); err != nil {
+		return min(want, old.Max), nil //nolint:nilerr // what there is must do
+	}
+	return want, nil
+}
+
+// earlyDeaths is how often agent or Envoy may end before they have worked once.
+const earlyDeaths = 3
+
+// awaitProxy waits until the agent has read its sources and Envoy is connected,
+// and then opens the way for captured pods.
+func (n *Node) awaitProxy(ctx context.Context) error {
+	for {
+		state, ready := n.askAgent(ctx)
+		if ready {
+			close(n.proxyReady)
+			return nil
+		}
+		for _, s := range []*supervised{n.agent, n.envoy} {
+			if p := s.status(); p.Restarts >= earlyDeaths {
+				return fmt.Errorf("%s does not stay up: %s%s", s.name, p.LastExit, n.logTail(s.name))
+			}
+		}
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("%s: %w%s%s", state, err, n.logTail("agent"), n.logTail("envoy"))
+		}
+	}
+}
+
+// awaitAgent waits until the agent answers and Envoy is connected to it.
+func (n *Node) awaitAgent(ctx context.Context) error {
+	for {
+		state, ready := n.askAgent(ctx)
+		if ready {
+			return nil
+		}
+		if err := pause(ctx); err != nil {
+			return fmt.Errorf("%s: %w", state, err)
+		}
+	}
+}
+
+// askAgent reports whether agent and Envoy work together, or what is missing.
+func (n *Node) askAgent(ctx context.Context) (state string, ready bool) {
+	var st api.Status
+	_, err := n.agentAPI.call(ctx, http.MethodGet, "/v1/status", nil, &st)
+	switch {
+	case err != nil:
+		return "the agent does not answer: " + err.Error(), false
+	case !st.Synced:
+		return "the agent has not read its manifests", false
+	case !st.Envoy.Connected:
+		return "Envoy has not connected to the agent", false
+	}
+	return "", true
+}
+
+// pause is the time between two looks at a condition.
+func pause(ctx context.Context) error {
+	select {
+	case <-time.After(10 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// logTail returns the last lines of a process's log, for an error.
+func (n *Node) logTail(name string) string {
+	b, err := os.ReadFile(n.paths.log(name + ".log"))
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if len(lines) > 8 {
+		lines = lines[len(lines)-8:]
+	}
+	return "\n" + name + ": " + strings.Join(lines, "\n"+name+": ")
+}
+
+// AgentPID returns the agent's process id, 0 while it is not running.
+func (n *Node) AgentPID() int { return n.processPID(n.agent) }
+
+// EnvoyPID returns Envoy's process id, 0 while it is not running.
+func (n *Node) EnvoyPID() int { return n.processPID(n.envoy) }
+
+func (n *Node) processPID(s *supervised) int {
+	if s == nil {
+		return 0
+	}
+	return s.pid()
+}
+
+var errNoProxy = errors.New("this sandbox has no agent and no Envoy")
+
+// KillAgent kills the agent with SIGKILL; it is started again.
+func (n *Node) KillAgent() error { return n.killProcess(n.agent) }
+
+// KillEnvoy kills Envoy with SIGKILL; it is started again.
+func (n *Node) KillEnvoy() error { return n.killProcess(n.envoy) }
+
+func (n *Node) killProcess(s *supervised) error {
+	if s == nil {
+		return errNoProxy
+	}
+	return s.kill()
+}
+
+// StopAgent ends the agent (SIGTERM) and leaves it stopped until StartAgent.
+func (n *Node) StopAgent(ctx context.Context) error {
+	if n.agent == nil {
+		return errNoProxy
+	}
+	return n.agent.set(ctx, false)
+}
+
+// StartAgent starts a stopped agent and waits until it answers.
+func (n *Node) StartAgent(ctx context.Context) error {
+	if n.agent == nil {
+		return errNoProxy
+	}
+	if err := n.agent.set(ctx, true); err != nil {
+		return err
+	}
+	return n.awaitAgent(ctx)
+}
+
+// AgentSettings change what the agent is started with. Empty: unchanged.
+type AgentSettings struct {
+	Mode         string `json:"mode,omitempty"`
+	EgressSource string `json:"egressSource,omitempty"`
+}
+
+// RestartAgent stops the agent and starts it with other settings, and returns
+// when it answers and Envoy is connected. Envoy is restarted too when its
+// bootstrap changes with them.
+func (n *Node) RestartAgent(ctx context.Context, s AgentSettings) error {
+	if n.agent == nil {
+		return errNoProxy
+	}
+	if err := n.agent.set(ctx, false); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	if s.Mode != "" {
+		n.settings.Mode = s.Mode
+	}
+	if s.EgressSource != "" {
+		n.settings.EgressSource = s.EgressSource
+	}
+	n.mu.Unlock()
+	old, err := os.ReadFile(n.paths.bootstrap())
+	if err != nil {
+		return fmt.Errorf("read bootstrap: %w", err)
+	}
+	b, err := n.bootstrap(ctx)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(old, b) {
+		if err := n.envoy.set(ctx, false); err != nil {
+			return err
+		}
+		if err := n.envoy.set(ctx, true); err != nil {
+			return err
+		}
+	}
+	return n.StartAgent(ctx)
+}
+
+// AdminGet asks Envoy's admin interface, e.g. "/stats?usedonly".
+func (n *Node) AdminGet(ctx context.Context, path string) ([]byte, error) {
+	return adminGet(ctx, n.paths.run("envoy-admin.sock"), path)
+}
+
+func adminGet(ctx context.Context, socket, path string) ([]byte, error) {
+	var out []byte
+	if _, err := newUnixClient(socket).call(ctx, http.MethodGet, path, nil, &out); err != nil {
+		return nil, fmt.Errorf("ask Envoy's admin interface for %s: %w", path, err)
+	}
+	return out, nil
+}
