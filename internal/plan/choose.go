@@ -197,7 +197,7 @@ func (c *choice) chooseCluster(node, zone string) {
 	case h.ready > 0:
 		c.steps = append(c.steps, h.steps(node, zone)...)
 	case fallback:
-		c.steps = append(c.steps, "no endpoint is ready: those that terminate and still serve are used")
+		c.steps = append(c.steps, "no endpoint is ready: those that terminate and still serve are chosen")
 	default:
 		c.empty = NoEndpoints
 		c.steps = append(c.steps, "no endpoint is usable anywhere")
@@ -210,7 +210,7 @@ func (c *choice) chooseCluster(node, zone string) {
 			e.why = words.ready(e)
 		case e.fallback() && h.ready == 0:
 			e.chosen = true
-			e.why = "serving and terminating: used because no endpoint is ready anywhere"
+			e.why = "serving and terminating: chosen because no endpoint is ready anywhere"
 		default:
 			e.why = unusableText(e, "another endpoint is ready")
 		}
@@ -238,9 +238,9 @@ func (c *choice) chooseLocal(node string) {
 	step := "internalTrafficPolicy Local: "
 	switch {
 	case localReady > 0:
-		step += "the ready endpoints of this node are used, hints are ignored"
+		step += "the ready endpoints of this node are chosen, hints are ignored"
 	case localFallback > 0:
-		step += "no endpoint of this node is ready, those of it that terminate and still serve are used"
+		step += "no endpoint of this node is ready, those of it that terminate and still serve are chosen"
 	case anywhere > 0:
 		c.empty = NoLocalEndpoints
 		step += "no usable endpoint is on this node, " + count(anywhere, "usable endpoint") + " elsewhere"
@@ -257,7 +257,7 @@ func (c *choice) chooseLocal(node string) {
 			e.why = readyText(e.ep.Terminating) + ", on this node"
 		case local && e.fallback() && localReady == 0:
 			e.chosen = true
-			e.why = "serving and terminating, on this node: used because no endpoint of this node is ready"
+			e.why = "serving and terminating, on this node: chosen because no endpoint of this node is ready"
 		case local || !e.usable():
 			e.why = unusableText(e, "another endpoint of this node is ready")
 		default:

@@ -173,7 +173,7 @@ func (h *hints) steps(node, zone string) []string {
 	case h.forNode == 0:
 		out = append(out, fmt.Sprintf("node hints are ignored: none names this node (%q)", node))
 	default:
-		return append(out, fmt.Sprintf("every ready endpoint has a node hint and %d of %d name node %s: only these are used",
+		return append(out, fmt.Sprintf("every ready endpoint has a node hint and %d of %d name node %s: only these are chosen",
 			h.forNode, h.ready, node))
 	}
 	switch {
@@ -185,10 +185,10 @@ func (h *hints) steps(node, zone string) []string {
 	case h.forZone == 0:
 		out = append(out, fmt.Sprintf("zone hints are ignored: none names this node's zone (%q)", zone))
 	default:
-		return append(out, fmt.Sprintf("every ready endpoint has a zone hint and %d of %d name zone %s: only these are used",
+		return append(out, fmt.Sprintf("every ready endpoint has a zone hint and %d of %d name zone %s: only these are chosen",
 			h.forZone, h.ready, zone))
 	}
-	return append(out, "all ready endpoints are used")
+	return append(out, "all ready endpoints are chosen")
 }
 
 // phrases makes the sentences for ready endpoints under one topology. A Service

@@ -31,7 +31,7 @@ func TestWhyCandidate(t *testing.T) {
 		{"not ready", nil, enforce(), []string{"10.1.1.1 r-"}, "not ready"},
 		{"terminating, not serving", nil, enforce(), []string{"10.1.1.1 r-s-t+"}, "terminating and not serving"},
 		{"terminating, others ready", nil, enforce(), []string{"10.1.1.1 r-s+t+", "10.1.1.2"}, "terminating: left out because another endpoint is ready"},
-		{"terminating, none ready", nil, enforce(), []string{"10.1.1.1 r-s+t+"}, "serving and terminating: used because no endpoint is ready anywhere"},
+		{"terminating, none ready", nil, enforce(), []string{"10.1.1.1 r-s+t+"}, "serving and terminating: chosen because no endpoint is ready anywhere"},
 		{"bad address", nil, enforce(), []string{"169.254.1.1 fault=link-local"}, `bad address "169.254.1.1": link-local`},
 		{"Local, here", local, enforce(), []string{"10.1.1.1 @n1"}, "ready, on this node"},
 		{"Local, elsewhere", local, enforce(), []string{"10.1.1.1 @n2"}, "left out by internalTrafficPolicy Local: on node n2, not on n1"},
@@ -41,7 +41,7 @@ func TestWhyCandidate(t *testing.T) {
 		{
 			"Local, draining here", local, enforce(),
 			[]string{"10.1.1.1 r-s+t+ @n1", "10.1.1.2 @n2"},
-			"serving and terminating, on this node: used because no endpoint of this node is ready",
+			"serving and terminating, on this node: chosen because no endpoint of this node is ready",
 		},
 		{
 			"Local, draining beside a ready one", local, enforce(),
@@ -80,11 +80,11 @@ func TestWhyAnswer(t *testing.T) {
 	}{
 		{"balanced", st, enforce(), vip + ":80", []string{
 			inRange(vip), "it is the ClusterIP of Service default/web", `Service default/web declares TCP port 80 as "http"`,
-			"EndpointSlices list 1 endpoint for it: 1 ready", "all ready endpoints are used", "mode enforce: balanced over 1 endpoint (round robin)",
+			"EndpointSlices list 1 endpoint for it: 1 ready", "all ready endpoints are chosen", "mode enforce: balanced over 1 endpoint (round robin)",
 		}},
 		{"measured", st, measure, vip + ":80", []string{
 			inRange(vip), "it is the ClusterIP of Service default/web", `Service default/web declares TCP port 80 as "http"`,
-			"EndpointSlices list 1 endpoint for it: 1 ready", "all ready endpoints are used", "mode passthrough: passed through (mode balance would use 1 endpoint)",
+			"EndpointSlices list 1 endpoint for it: 1 ready", "all ready endpoints are chosen", "mode passthrough: passed through (mode balance would use 1 endpoint)",
 		}},
 		{"measured, would be refused", st, measure, "10.96.0.99:80", []string{
 			inRange("10.96.0.99"), "no Service has it", "mode passthrough: passed through (mode enforce would refuse it as no-service)",
@@ -135,7 +135,7 @@ func TestWhyAnswer(t *testing.T) {
 			"10.1.1.1 z:za", "10.1.1.2 z:zb", "10.1.1.3 r-s+t+", "10.1.1.4 r-", "10.1.1.1 t+", "127.0.0.1 fault=loopback")), enforce(), vip + ":80", []string{
 			inRange(vip), "it is the ClusterIP of Service default/web", `Service default/web declares TCP port 80 as "http"`,
 			"EndpointSlices list 6 endpoints for it: 2 ready, 1 terminating but serving, 1 not usable, 1 duplicate, 1 with a bad address",
-			"every ready endpoint has a zone hint and 1 of 2 name zone za: only these are used",
+			"every ready endpoint has a zone hint and 1 of 2 name zone za: only these are chosen",
 			"mode enforce: balanced over 1 endpoint (ring hash on the pod's address, for sessionAffinity ClientIP)",
 		}},
 		{"claims", state(service("default/c", vip, "", created(1), deleting), service("default/b", vip, "", created(3)),
@@ -163,39 +163,39 @@ func TestWhyHints(t *testing.T) {
 		endpoints []string
 		want      []string
 	}{
-		{"none", "za", []string{"10.1.1.1"}, []string{"all ready endpoints are used"}},
+		{"none", "za", []string{"10.1.1.1"}, []string{"all ready endpoints are chosen"}},
 		{
 			"zone hint lacking", "za",
 			[]string{"10.1.1.1 z:za", "10.1.1.2"},
-			[]string{"zone hints are ignored: ready endpoint 10.1.1.2:8080 has none", "all ready endpoints are used"},
+			[]string{"zone hints are ignored: ready endpoint 10.1.1.2:8080 has none", "all ready endpoints are chosen"},
 		},
 		{
 			"no hint for this zone", "zx",
 			[]string{"10.1.1.1 z:za"},
-			[]string{`zone hints are ignored: none names this node's zone ("zx")`, "all ready endpoints are used"},
+			[]string{`zone hints are ignored: none names this node's zone ("zx")`, "all ready endpoints are chosen"},
 		},
 		{
 			"zone not known", "",
 			[]string{"10.1.1.1 z:za"},
-			[]string{"zone hints are ignored: this node's zone is not known", "all ready endpoints are used"},
+			[]string{"zone hints are ignored: this node's zone is not known", "all ready endpoints are chosen"},
 		},
 		{
 			"node hint lacking", "za",
 			[]string{"10.1.1.1 n:n1", "10.1.1.2"},
-			[]string{"node hints are ignored: ready endpoint 10.1.1.2:8080 has none", "all ready endpoints are used"},
+			[]string{"node hints are ignored: ready endpoint 10.1.1.2:8080 has none", "all ready endpoints are chosen"},
 		},
 		{"no hint for this node, but for its zone", "za", []string{"10.1.1.1 n:n2 z:za"}, []string{
-			`node hints are ignored: none names this node ("n1")`, "every ready endpoint has a zone hint and 1 of 1 name zone za: only these are used",
+			`node hints are ignored: none names this node ("n1")`, "every ready endpoint has a zone hint and 1 of 1 name zone za: only these are chosen",
 		}},
 		{
 			"for this node", "za",
 			[]string{"10.1.1.1 n:n1 z:zb"},
-			[]string{"every ready endpoint has a node hint and 1 of 1 name node n1: only these are used"},
+			[]string{"every ready endpoint has a node hint and 1 of 1 name node n1: only these are chosen"},
 		},
 		{
 			"none ready", "za",
 			[]string{"10.1.1.1 r-s+t+ z:za"},
-			[]string{"no endpoint is ready: those that terminate and still serve are used"},
+			[]string{"no endpoint is ready: those that terminate and still serve are chosen"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
