@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"aether.io/aether/internal/sandbox"
+)
+
+// defaultSandbox is the name of a sandbox nobody named.
+const defaultSandbox = "default"
+
+func (c *cli) sandboxCommand() *cobra.Command {
+	g := group("sandbox", "A Kubernetes node on this machine, made of network namespaces",
+		c.sandboxUpCommand(), c.sandboxExecCommand(), c.sandboxStatusCommand(), c.sandboxDownCommand())
+	g.Long = `A sandbox is a node on one machine: every Pod manifest becomes a network namespace in
+which its command runs, Services get their EndpointSlices, and the agent and Envoy
+run as they do on a node. There is no kube-proxy in it. It needs root.`
+	return g
+}
+
+func (c *cli) sandboxUpCommand() *cobra.Command {
+	var cfg sandbox.Config
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:     "up -f DIR",
+		Short:   "Start a sandbox from Kubernetes manifests",
+		Example: "  aetherctl sandbox up -f manifests/\n  aetherctl sandbox exec client -- curl -s http://web.default:80/",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.Name, cfg.StateDir = orDefault(c.sandboxName), c.sandboxDir
+			if !quiet {
+				cfg.Progress = func(s string) { fmt.Fprintln(c.Err, s) }
+			}
+			return c.sandboxUp(cmd.Context(), cfg)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVarP(&cfg.Dirs, "filename", "f", nil, "`directory` of manifests (repeatable; a later one wins)")
+	f.StringVar(&cfg.Node, "node", "n1", "`name` of this node")
+	f.StringVar(&cfg.Mode, "mode", "enforce", "`mode` to start in: "+strings.Join(modes, ", "))
+	f.StringVar(&cfg.EgressSource, "egress-source", "pod", "source address that servers see: `pod or node`")
+	f.StringVar(&cfg.AgentPath, "agent", "", "aether-agent `binary` (default beside this program, else in PATH)")
+	f.StringVar(&cfg.EnvoyPath, "envoy", "", "Envoy `binary` (default $AETHER_ENVOY, else in PATH, else .build/envoy/envoy)")
+	f.BoolVar(&cfg.NoProxy, "no-proxy", false, "pods, Services and slices only: no agent, no Envoy, no capture")
+	f.BoolVarP(&quiet, "quiet", "q", false, "do not say what is being done")
+	must(cmd.MarkFlagRequired("filename"))
+	must(cmd.MarkFlagDirname("filename"))
+	must(cmd.MarkFlagFilename("agent"))
+	must(cmd.MarkFlagFilename("envoy"))
+	must(cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("egress-source", cobra.FixedCompletions([]string{"pod", "node"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (c *cli) sandboxUp(ctx context.Context, cfg sandbox.Config) error {
+	for _, d := range cfg.Dirs {
+		if _, err := os.Stat(d); err != nil {
+			return badInput("", "start the sandbox: %w", err)
+		}
+	}
+	if !slices.Contains(modes, cfg.Mode) {
+		return badInput("", "mode %q: want one of %s", cfg.Mode, strings.Join(modes, ", "))
+	}
+	cl, err := sandbox.Start(ctx, cfg)
+	switch {
+	case errors.Is(err, sandbox.ErrRunning):
+		return failed(program+" sandbox down --sandbox "+cfg.Name, "start the sandbox %q: %w", cfg.Name, err)
+	case err != nil:
+		return failed("", "start the sandbox %q: %w", cfg.Name, err)
+	}
+	st, err := cl.Status(ctx)
+	if err != nil {
+		return failed("", "read the sandbox's status: %w", err)
+	}
+	return c.print(formatText, st, func(wide bool) string { return sandboxText(st, wide) })
+}
+
+func (c *cli) sandboxExecCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "exec POD -- COMMAND [ARGUMENT…]",
+		Short:   "Run a command in a pod of the sandbox",
+		Long:    "Exec runs a command in a pod (NAME, or NAMESPACE/NAME) and exits with its exit code.",
+		Example: "  aetherctl sandbox exec client -- curl -s http://10.96.0.10/",
+		Args:    cobra.MinimumNArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return c.completePods(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pod, argv := args[0], args[1:]
+			if argv[0] == "--" {
+				argv = argv[1:]
+			}
+			if len(argv) == 0 {
+				return badInput(program+" sandbox exec "+pod+" -- ip addr", "no command given")
+			}
+			return c.sandboxExec(cmd.Context(), pod, argv)
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // what follows POD is the command's
+	return cmd
+}
+
+func (c *cli) sandboxExec(ctx context.Context, pod string, argv []string) error {
+	cl, st, err := c.anySandbox(ctx)
+	if err != nil {
+		return err
+	}
+	if _, known := findPod(st, pod); !known {
+		return badInput(program+" sandbox status --sandbox "+st.Name, "the sandbox %q has no pod %q", st.Name, pod)
+	}
+	code, err := cl.Exec(ctx, pod, argv, sandbox.Stdio{In: c.In, Out: c.Out, Err: c.Err})
+	switch {
+	case err != nil:
+		return failed("", "run a command in pod %s: %w", pod, err)
+	case code != 0:
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+func (c *cli) sandboxStatusCommand() *cobra.Command {
+	var out format
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show a sandbox: its pods, Services, processes and problems",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, st, err := c.anySandbox(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return c.print(out, st, func(wide bool) string { return sandboxText(st, wide) })
+		},
+	}
+	addOutputFlag(cmd, &out)
+	return cmd
+}
+
+func (c *cli) sandboxDownCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "End a sandbox and remove everything of it",
+		Long: `Down ends a sandbox with all its pods and removes its files. What a sandbox that
+died has left behind is removed too.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.sandboxDown(cmd.Context())
+		},
+	}
+}
+
+func (c *cli) sandboxDown(ctx context.Context) error {
+	name := c.sandboxName
+	if names := c.runningSandboxes(ctx); name == "" && len(names) == 1 {
+		name = names[0]
+	}
+	name = orDefault(name)
+	cl, err := sandbox.Dial(ctx, c.sandboxDir, name)
+	if errors.Is(err, sandbox.ErrNotRunning) {
+		removed, err := sandbox.Clean(ctx, c.sandboxDir, name)
+		if err != nil {
+			return failed("", "remove what is left of the sandbox %q: %w", name, err)
+		}
+		if len(removed) == 0 {
+			return failed(program+" sandbox up -f DIR", "no sandbox %q is running, and nothing is left of one", name)
+		}
+		_, err = fmt.Fprintf(c.Out, "sandbox %s was not running; removed %s\n", name, strings.Join(removed, ", "))
+		return printed(err)
+	}
+	if err != nil {
+		return failed("", "reach the sandbox %q: %w", name, err)
+	}
+	if err := cl.Down(ctx); err != nil {
+		return failed(program+" sandbox status --sandbox "+name, "end the sandbox %q: %w", name, err)
+	}
+	_, err = fmt.Fprintf(c.Out, "sandbox %s is gone\n", name)
+	return printed(err)
+}
+
+// anySandbox is the named sandbox, or else the only one that runs.
+func (c *cli) anySandbox(ctx context.Context) (*sandbox.Client, sandbox.Status, error) {
+	if c.sandboxName != "" {
+		return c.sandboxStatus(ctx, c.sandboxName)
+	}
+	switch names := c.runningSandboxes(ctx); len(names) {
+	case 0:
+		return c.sandboxStatus(ctx, defaultSandbox)
+	case 1:
+		return c.sandboxStatus(ctx, names[0])
+	default:
+		return nil, sandbox.Status{}, badInput(program+" sandbox status --sandbox "+names[0],
+			"%d sandboxes are running (%s): name one with --sandbox", len(names), strings.Join(names, ", "))
+	}
+}
+
+func (c *cli) sandboxStatus(ctx context.Context, name string) (*sandbox.Client, sandbox.Status, error) {
+	cl, err := sandbox.Dial(ctx, c.sandboxDir, name)
+	if err == nil {
+		var st sandbox.Status
+		if st, err = cl.Status(ctx); err == nil {
+			return cl, st, nil
+		}
+	}
+	if errors.Is(err, sandbox.ErrNotRunning) {
+		return nil, sandbox.Status{}, failed(program+" sandbox up -f DIR --sandbox "+name, "no sandbox %q is running", name)
+	}
+	return nil, sandbox.Status{}, failed("", "reach the sandbox %q: %w", name, err)
+}
+
+// findPod finds "namespace/name", or "name" in namespace default.
+func findPod(st sandbox.Status, pod string) (sandbox.PodStatus, bool) {
+	ns, name, found := strings.Cut(pod, "/")
+	if !found {
+		ns, name = "default", pod
+	}
+	for _, p := range st.Pods {
+		if p.Namespace == ns && p.Name == name {
+			return p, true
+		}
+	}
+	return sandbox.PodStatus{}, false
+}
+
+// sandboxPort returns the address of a Service port that a person named.
+func sandboxPort(s sandbox.ServiceStatus, t target) (string, error) {
+	for _, p := range s.Ports { // name:number/protocol or number/protocol
+		text, isTCP := strings.CutSuffix(p, "/TCP")
+		if name, number, named := strings.Cut(text, ":"); isTCP && named && name == t.port {
+			return s.VIP + ":" + number, nil
+		}
+	}
+	if _, err := portNumber(t.port); err == nil {
+		return s.VIP + ":" + t.port, nil
+	}
+	return "", badInput("", "%q: Service %s/%s has no TCP port named %q (it declares %s)",
+		t.text, s.Namespace, s.Name, t.port, strings.Join(s.Ports, ", "))
+}
+
+func orDefault(name string) string {
+	if name == "" {
+		return defaultSandbox
+	}
+	return name
+}
+
+func sandboxText(s sandbox.Status, wide bool) string {
+	facts := &table{head: []string{"SANDBOX", s.Name}}
+	facts.add(stylePlain, "NODE", s.Node+" "+s.NodeIP)
+	facts.add(stylePlain, "MODE", s.Mode+", egress source "+s.EgressSource)
+	facts.add(stylePlain, "AGENT", processText(s.Agent))
+	facts.add(stylePlain, "ENVOY", processText(s.Envoy))
+	if wide {
+		facts.add(stylePlain, "AGENT SOCKET", s.Paths.AgentSocket)
+		facts.add(stylePlain, "LOGS", strings.Join([]string{s.Paths.AgentLog, s.Paths.EnvoyLog, s.Paths.AccessLog}, " "))
+		facts.add(stylePlain, "GENERATED", s.Paths.Generated)
+	}
+	text := facts.render("")
+	if len(s.Pods) > 0 {
+		text += "\n" + sandboxPods(s.Pods, wide).render("")
+	}
+	if len(s.Services) > 0 {
+		t := &table{head: []string{"NAMESPACE", "SERVICE", "ADDRESS", "PORTS"}}
+		for _, v := range s.Services {
+			t.add(stylePlain, v.Namespace, v.Name, v.VIP, strings.Join(v.Ports, ","))
+		}
+		text += "\n" + t.render("")
+	}
+	if len(s.Problems) > 0 {
+		t := &table{head: []string{"PROBLEM", "IN"}}
+		for _, p := range s.Problems {
+			t.add(styleBad, p.Text, orDash(strings.TrimSpace(strings.Join([]string{p.File, p.Object, p.Field}, " "))))
+		}
+		text += "\n" + t.render("")
+	}
+	for _, n := range s.Notes {
+		text += styleDim.Render("note: "+printable(n)) + "\n"
+	}
+	return text
+}
+
+func processText(p sandbox.ProcessStatus) string {
+	text := p.State
+	if p.PID != 0 {
+		text += ", pid " + strconv.Itoa(p.PID)
+	}
+	if p.Restarts > 0 {
+		text += fmt.Sprintf(", restarted %s (%s)", plural(p.Restarts, "time"), p.LastExit)
+	}
+	return text
+}
+
+func sandboxPods(pods []sandbox.PodStatus, wide bool) *table {
+	t := &table{head: []string{"NAMESPACE", "POD", "NODE", "IP", "CAPTURED", "PHASE", "READY", "PROBLEM"}}
+	if wide {
+		t.head = append(t.head, "NETNS", "LOG")
+	}
+	for _, p := range pods {
+		phase := p.Phase
+		if p.Terminating {
+			phase += " (terminating)"
+		}
+		cells := []string{p.Namespace, p.Name, p.Node, orDash(p.IP), yesNo(p.Captured), phase, yesNo(p.Ready), orDash(p.Problem)}
+		if wide {
+			var logs []string
+			for _, k := range p.Containers {
+				logs = append(logs, k.Log)
+			}
+			cells = append(cells, orDash(p.NetNS), orDash(strings.Join(logs, ",")))
+		}
+		style := stylePlain
+		if p.Problem != "" {
+			style = styleBad
+		}
+		t.add(style, cells...)
+	}
+	return t
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
