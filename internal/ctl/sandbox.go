@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,8 @@ const defaultSandbox = "default"
 
 func (c *cli) sandboxCommand() *cobra.Command {
 	g := group("sandbox", "A Kubernetes node on this machine, made of network namespaces",
-		c.sandboxUpCommand(), c.sandboxExecCommand(), c.sandboxStatusCommand(), c.sandboxDownCommand())
+		c.sandboxUpCommand(), c.sandboxExecCommand(), c.sandboxSetCommand(),
+		c.sandboxStatusCommand(), c.sandboxDownCommand())
 	g.Long = `A sandbox is a node on one machine: every Pod manifest becomes a network namespace in
 which its command runs, Services get their EndpointSlices, and the agent and Envoy
 run as they do on a node. There is no kube-proxy in it. It needs root.`
@@ -118,8 +118,8 @@ func (c *cli) sandboxExec(ctx context.Context, pod string, argv []string) error 
 	if err != nil {
 		return err
 	}
-	if _, known := findPod(st, pod); !known {
-		return badInput(program+" sandbox status --sandbox "+st.Name, "the sandbox %q has no pod %q", st.Name, pod)
+	if err := havePod(st, pod); err != nil {
+		return err
 	}
 	code, err := cl.Exec(ctx, pod, argv, sandbox.Stdio{In: c.In, Out: c.Out, Err: c.Err})
 	switch {
@@ -129,6 +129,75 @@ func (c *cli) sandboxExec(ctx context.Context, pod string, argv []string) error 
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+// podStates are the words of `sandbox set`, and what each does.
+var podStates = []struct {
+	word, does string
+	set        func(context.Context, *sandbox.Client, string) error
+}{
+	{"ready", "ready, whatever the probe says", func(ctx context.Context, cl *sandbox.Client, pod string) error {
+		return cl.SetReady(ctx, pod, "", true)
+	}},
+	{"not-ready", "not ready, whatever the probe says", func(ctx context.Context, cl *sandbox.Client, pod string) error {
+		return cl.SetReady(ctx, pod, "", false)
+	}},
+	{"probed", "as ready as its probe says", func(ctx context.Context, cl *sandbox.Client, pod string) error {
+		return cl.ResetReady(ctx, pod, "")
+	}},
+	{"terminating", "terminating, though it goes on running", func(ctx context.Context, cl *sandbox.Client, pod string) error {
+		return cl.SetTerminating(ctx, pod, true)
+	}},
+	{"running", "no longer terminating", func(ctx context.Context, cl *sandbox.Client, pod string) error {
+		return cl.SetTerminating(ctx, pod, false)
+	}},
+}
+
+func (c *cli) sandboxSetCommand() *cobra.Command {
+	long := "Set changes what the EndpointSlices of the sandbox say about a pod (NAME, or NAMESPACE/NAME):\n\n"
+	var words []string
+	for _, s := range podStates {
+		long += fmt.Sprintf("  %-12s %s\n", s.word, s.does)
+		words = append(words, s.word)
+	}
+	return &cobra.Command{
+		Use:     "set POD " + strings.Join(words, "|"),
+		Short:   "Make a pod ready, not ready or terminating",
+		Long:    strings.TrimSuffix(long, "\n"),
+		Example: "  aetherctl sandbox set shop/web-1 terminating",
+		Args:    cobra.ExactArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			switch len(args) {
+			case 0:
+				return c.completePods(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
+			case 1:
+				return words, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.sandboxSet(cmd.Context(), args[0], args[1], words)
+		},
+	}
+}
+
+func (c *cli) sandboxSet(ctx context.Context, pod, word string, words []string) error {
+	i := slices.Index(words, word)
+	if i < 0 {
+		return badInput("", "state %q: want one of %s", word, strings.Join(words, ", "))
+	}
+	cl, st, err := c.anySandbox(ctx)
+	if err != nil {
+		return err
+	}
+	if err := havePod(st, pod); err != nil {
+		return err
+	}
+	if err := podStates[i].set(ctx, cl, pod); err != nil {
+		return failed("", "set pod %s %s: %w", pod, word, err)
+	}
+	_, err = fmt.Fprintf(c.Out, "%s is %s\n", pod, podStates[i].does)
+	return printed(err)
 }
 
 func (c *cli) sandboxStatusCommand() *cobra.Command {
@@ -220,18 +289,26 @@ func (c *cli) sandboxStatus(ctx context.Context, name string) (*sandbox.Client, 
 	return nil, sandbox.Status{}, failed("", "reach the sandbox %q: %w", name, err)
 }
 
-// findPod finds "namespace/name", or "name" in namespace default.
-func findPod(st sandbox.Status, pod string) (sandbox.PodStatus, bool) {
+// havePod is nil when the sandbox has the pod: "namespace/name", or "name" in
+// namespace default.
+func havePod(st sandbox.Status, pod string) error {
 	ns, name, found := strings.Cut(pod, "/")
 	if !found {
 		ns, name = "default", pod
 	}
+	var alike []string
 	for _, p := range st.Pods {
-		if p.Namespace == ns && p.Name == name {
-			return p, true
+		switch {
+		case p.Namespace == ns && p.Name == name:
+			return nil
+		case !found && p.Name == name:
+			alike = append(alike, p.Namespace+"/"+p.Name)
 		}
 	}
-	return sandbox.PodStatus{}, false
+	if len(alike) > 0 {
+		return badInput("", "the sandbox %q has no pod %q in namespace default, but it has %s", st.Name, pod, strings.Join(alike, ", "))
+	}
+	return badInput(program+" sandbox status --sandbox "+st.Name, "the sandbox %q has no pod %q", st.Name, pod)
 }
 
 // sandboxPort returns the address of a Service port that a person named.
@@ -254,84 +331,4 @@ func orDefault(name string) string {
 		return defaultSandbox
 	}
 	return name
-}
-
-func sandboxText(s sandbox.Status, wide bool) string {
-	facts := &table{head: []string{"SANDBOX", s.Name}}
-	facts.add(stylePlain, "NODE", s.Node+" "+s.NodeIP)
-	facts.add(stylePlain, "MODE", s.Mode+", egress source "+s.EgressSource)
-	facts.add(stylePlain, "AGENT", processText(s.Agent))
-	facts.add(stylePlain, "ENVOY", processText(s.Envoy))
-	if wide {
-		facts.add(stylePlain, "AGENT SOCKET", s.Paths.AgentSocket)
-		facts.add(stylePlain, "LOGS", strings.Join([]string{s.Paths.AgentLog, s.Paths.EnvoyLog, s.Paths.AccessLog}, " "))
-		facts.add(stylePlain, "GENERATED", s.Paths.Generated)
-	}
-	text := facts.render("")
-	if len(s.Pods) > 0 {
-		text += "\n" + sandboxPods(s.Pods, wide).render("")
-	}
-	if len(s.Services) > 0 {
-		t := &table{head: []string{"NAMESPACE", "SERVICE", "ADDRESS", "PORTS"}}
-		for _, v := range s.Services {
-			t.add(stylePlain, v.Namespace, v.Name, v.VIP, strings.Join(v.Ports, ","))
-		}
-		text += "\n" + t.render("")
-	}
-	if len(s.Problems) > 0 {
-		t := &table{head: []string{"PROBLEM", "IN"}}
-		for _, p := range s.Problems {
-			t.add(styleBad, p.Text, orDash(strings.TrimSpace(strings.Join([]string{p.File, p.Object, p.Field}, " "))))
-		}
-		text += "\n" + t.render("")
-	}
-	for _, n := range s.Notes {
-		text += styleDim.Render("note: "+printable(n)) + "\n"
-	}
-	return text
-}
-
-func processText(p sandbox.ProcessStatus) string {
-	text := p.State
-	if p.PID != 0 {
-		text += ", pid " + strconv.Itoa(p.PID)
-	}
-	if p.Restarts > 0 {
-		text += fmt.Sprintf(", restarted %s (%s)", plural(p.Restarts, "time"), p.LastExit)
-	}
-	return text
-}
-
-func sandboxPods(pods []sandbox.PodStatus, wide bool) *table {
-	t := &table{head: []string{"NAMESPACE", "POD", "NODE", "IP", "CAPTURED", "PHASE", "READY", "PROBLEM"}}
-	if wide {
-		t.head = append(t.head, "NETNS", "LOG")
-	}
-	for _, p := range pods {
-		phase := p.Phase
-		if p.Terminating {
-			phase += " (terminating)"
-		}
-		cells := []string{p.Namespace, p.Name, p.Node, orDash(p.IP), yesNo(p.Captured), phase, yesNo(p.Ready), orDash(p.Problem)}
-		if wide {
-			var logs []string
-			for _, k := range p.Containers {
-				logs = append(logs, k.Log)
-			}
-			cells = append(cells, orDash(p.NetNS), orDash(strings.Join(logs, ",")))
-		}
-		style := stylePlain
-		if p.Problem != "" {
-			style = styleBad
-		}
-		t.add(style, cells...)
-	}
-	return t
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }

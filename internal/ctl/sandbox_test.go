@@ -4,6 +4,7 @@ package ctl
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"aether.io/aether/internal/sandbox"
@@ -51,11 +52,16 @@ func TestSandboxPort(t *testing.T) {
 	}
 }
 
-func TestFindPod(t *testing.T) {
+func TestHavePod(t *testing.T) {
 	st := sandbox.Status{Pods: []sandbox.PodStatus{{Namespace: "default", Name: "a"}, {Namespace: "shop", Name: "b"}}}
-	for pod, want := range map[string]bool{"a": true, "default/a": true, "shop/b": true, "b": false, "shop/a": false, "": false} {
-		if _, got := findPod(st, pod); got != want {
-			t.Errorf("%q found: %v, want %v", pod, got, want)
+	for pod, says := range map[string]string{
+		"a": "", "default/a": "", "shop/b": "", "b": "but it has shop/b", "shop/a": "no pod \"shop/a\"", "": "no pod \"\"",
+	} {
+		switch err := havePod(st, pod); {
+		case says == "" && err != nil:
+			t.Errorf("%q: %v", pod, err)
+		case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
+			t.Errorf("%q: %v, want it to say %s", pod, err, says)
 		}
 	}
 }
