@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
+	"golang.org/x/sys/unix"
 )
 
 // Client talks to a sandbox held by another process.
@@ -159,8 +160,7 @@ func (c *Client) Exec(ctx context.Context, pod string, argv []string, s Stdio) (
 		cmd.Env = append(cmd.Env, "TERM="+t)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
-	in, isFile := s.In.(*os.File)
-	interactive := isFile && term.IsTerminal(int(in.Fd()))
+	interactive := isTerminal(s.In)
 	cmd.SysProcAttr.Setpgid = !interactive
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start %s: %w", argv[0], err)
@@ -177,12 +177,21 @@ func (c *Client) Exec(ctx context.Context, pod string, argv []string, s Stdio) (
 	return awaitCommand(ctx, ch)
 }
 
+func isTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
 // Down ends the sandbox and waits until its process is gone.
 func (c *Client) Down(ctx context.Context) error {
 	if err := c.call(ctx, http.MethodPost, "/v1/down", nil, nil); err != nil {
 		return err
 	}
-	for !errors.Is(syscall.Kill(c.pid, 0), syscall.ESRCH) {
+	for alive(c.pid) {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():

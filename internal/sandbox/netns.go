@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -151,4 +152,16 @@ func killIn(paths []string) (killed []int, err error) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// alive reports whether a process runs. One that has ended and that its parent
+// has not waited for yet does not.
+func alive(pid int) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return false
+	}
+	// "pid (name) state …"; the name may hold anything.
+	_, rest, _ := strings.Cut(string(b[max(0, bytes.LastIndexByte(b, ')')):]), " ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
