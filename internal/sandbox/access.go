@@ -133,8 +133,8 @@ func (n *Node) eachContainer(podText, named string, f func(*container)) error {
 }
 
 // SetReady overrides a container's readiness, "" standing for all of the pod's.
-// It wins over the annotation sandbox.aether.io/ready and over probes, for as
-// long as the container runs.
+// It wins over the annotation sandbox.aether.io/ready and over probes, until
+// ResetReady; a container that does not run is not ready all the same.
 func (n *Node) SetReady(pod, containerName string, ready bool) error {
 	return n.eachContainer(pod, containerName, func(c *container) { c.forced = &ready })
 }

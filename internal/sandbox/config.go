@@ -197,34 +197,6 @@ func findAgent(given string) (string, error) {
 	return "", errors.New("aether-agent is neither beside this program nor in PATH: run `make build`")
 }
 
-// FindEnvoy returns the Envoy binary: the given one, $AETHER_ENVOY, the one in
-// PATH, or .build/envoy/envoy under the working directory or one of its parents.
-// The error says how to get one.
-func FindEnvoy(given string) (string, error) {
-	if given != "" {
-		return checkExecutable(given, "Envoy")
-	}
-	if e := os.Getenv("AETHER_ENVOY"); e != "" {
-		return checkExecutable(e, "Envoy of $AETHER_ENVOY")
-	}
-	if p, err := exec.LookPath("envoy"); err == nil {
-		return filepath.Abs(p)
-	}
-	if dir, err := os.Getwd(); err == nil {
-		for {
-			if p, err := checkExecutable(filepath.Join(dir, ".build/envoy/envoy"), "Envoy"); err == nil {
-				return p, nil
-			}
-			parent := filepath.Dir(dir)
-			if parent == dir {
-				break
-			}
-			dir = parent
-		}
-	}
-	return "", errors.New("no Envoy: not in $AETHER_ENVOY, not in PATH, not in .build/envoy: run `make envoy`")
-}
-
 func checkExecutable(path, what string) (string, error) {
 	st, err := os.Stat(path)
 	if err != nil {

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if handled, code := BuiltinMain(os.Args); handled {
 		os.Exit(code)
 	}
+	if handled, code := fakeMain(os.Args); handled {
+		os.Exit(code)
+	}
 	goleak.VerifyTestMain(m)
 }
 

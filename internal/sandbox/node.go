@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -52,6 +53,9 @@ type Node struct {
 
 	files generatedFiles // used by reconcile alone
 
+	bootstrapMu    sync.Mutex
+	bootstrapFlags []string // what Envoy's bootstrap was made with
+
 	// ——— guarded by mu ———
 	mu       sync.Mutex
 	settings AgentSettings
@@ -61,10 +65,12 @@ type Node struct {
 	vips     map[model.Name]netip.Addr
 	services map[model.Name]*corev1.Service
 	names    names
-	problems []Problem
-	notes    []string
-	written  map[model.Name]bool // pods and their readiness as last written to slices
-	watchers chan struct{}       // closed and replaced after every reconcile
+	// hasDefaultRange: the default ServiceCIDR was made.
+	hasDefaultRange bool
+	problems        []Problem
+	notes           []string
+	written         map[model.Name]bool // pods and their readiness as last written to slices
+	watchers        chan struct{}       // closed and replaced after every reconcile
 }
 
 // ErrNotRunning is returned when no sandbox of that name is running.
@@ -259,25 +265,38 @@ func (n *Node) loop(ctx context.Context) {
 // awaitPods waits until every pod is ready, has ended, or is not ready on
 // purpose, and its endpoints are written.
 func (n *Node) awaitPods(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, n.cfg.ReadyTimeout)
-	defer cancel()
-	err := n.await(bounded, func() error {
+	begin := time.Now()
+	settled := func() error {
 		if waiting := n.unsettled(); len(waiting) > 0 {
 			return fmt.Errorf("not ready: %s", strings.Join(waiting, ", "))
 		}
 		return nil
-	})
-	if ctx.Err() != nil {
-		return err
+	}
+	// Who waits longer than a moment is told for what.
+	for _, limit := range []time.Duration{min(2*time.Second, n.cfg.ReadyTimeout), n.cfg.ReadyTimeout} {
+		bounded, cancel := context.WithDeadline(ctx, begin.Add(limit))
+		err := n.await(bounded, settled)
+		cancel()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		n.mu.Lock()
+		waiting := n.unsettled()
+		n.mu.Unlock()
+		n.cfg.Progress("pods not ready yet: " + strings.Join(waiting, ", "))
 	}
 	n.mu.Lock()
-	count := len(n.running)
-	waiting := n.unsettled()
-	n.mu.Unlock()
-	n.cfg.Progress(fmt.Sprintf("%d of %d pods are settled", count-len(waiting), count))
-	for _, w := range waiting {
-		n.cfg.Progress("not ready yet: " + w)
+	ready, count := 0, len(n.running)
+	for _, r := range n.written {
+		if r {
+			ready++
+		}
 	}
+	n.mu.Unlock()
+	n.cfg.Progress(fmt.Sprintf("%d of %d pods are ready", ready, count))
 	return nil
 }
 

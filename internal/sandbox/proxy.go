@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,14 +50,10 @@ func (n *Node) agentCommand(context.Context) (*exec.Cmd, error) {
 	return n.inNode().command(n.cfg.SelfPath, append([]string{n.cfg.AgentPath}, n.agentFlags()...))
 }
 
-// envoyCommand writes Envoy's bootstrap and builds its command line. Hot restart
+// envoyCommand sees to Envoy's bootstrap and builds its command line. Hot restart
 // is off: a new Envoy starts when the old one has ended.
 func (n *Node) envoyCommand(ctx context.Context) (*exec.Cmd, error) {
-	b, err := n.bootstrap(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := writeAtomic(n.paths.bootstrap(), b); err != nil {
+	if _, err := n.renewBootstrap(ctx); err != nil {
 		return nil, err
 	}
 	argv := append([]string{
@@ -69,18 +66,37 @@ func (n *Node) envoyCommand(ctx context.Context) (*exec.Cmd, error) {
 	return n.inNode().command(n.cfg.SelfPath, argv)
 }
 
-// bootstrap asks the agent's binary for Envoy's bootstrap.
-func (n *Node) bootstrap(ctx context.Context) ([]byte, error) {
-	args := append([]string{"bootstrap"}, n.agentFlags()...)
+// renewBootstrap asks the agent's binary for Envoy's bootstrap, unless that was
+// done for these settings already, and reports whether it is another one than
+// before.
+func (n *Node) renewBootstrap(ctx context.Context) (changed bool, err error) {
+	n.bootstrapMu.Lock()
+	defer n.bootstrapMu.Unlock()
+	flags := n.agentFlags()
+	if slices.Equal(flags, n.bootstrapFlags) {
+		return false, nil
+	}
+	args := append([]string{"bootstrap"}, flags...)
 	args = append(args, "--descriptor-limit", strconv.FormatUint(n.openFiles, 10),
 		"--access-log-success-percent", "100")
 	cmd := exec.CommandContext(ctx, n.cfg.AgentPath, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("make Envoy's bootstrap: %w: %s", err, strings.TrimSpace(errs.String()))
+		return false, fmt.Errorf("make Envoy's bootstrap: %w: %s", err, strings.TrimSpace(errs.String()))
 	}
-	return out.Bytes(), nil
+	old, err := os.ReadFile(n.paths.bootstrap())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, fmt.Errorf("read bootstrap: %w", err)
+	}
+	changed = !bytes.Equal(old, out.Bytes())
+	if changed {
+		if err := writeAtomic(n.paths.bootstrap(), out.Bytes()); err != nil {
+			return false, err
+		}
+	}
+	n.bootstrapFlags = flags
+	return changed, nil
 }
 
 // raiseOpenFiles makes room for want descriptors in children and returns what
@@ -245,15 +261,11 @@ func (n *Node) RestartAgent(ctx context.Context, s AgentSettings) error {
 		n.settings.EgressSource = s.EgressSource
 	}
 	n.mu.Unlock()
-	old, err := os.ReadFile(n.paths.bootstrap())
-	if err != nil {
-		return fmt.Errorf("read bootstrap: %w", err)
-	}
-	b, err := n.bootstrap(ctx)
+	changed, err := n.renewBootstrap(ctx)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(old, b) {
+	if changed {
 		if err := n.envoy.set(ctx, false); err != nil {
 			return err
 		}

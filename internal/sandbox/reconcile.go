@@ -174,9 +174,10 @@ func (n *Node) buildObjects() (objects []metav1.Object, ready map[model.Name]boo
 	for _, c := range o.ServiceCIDRs {
 		cidrs[c.Name] = c
 	}
-	ranges, generated := serviceCIDRs(cidrs)
+	ranges, generated := serviceCIDRs(cidrs, n.hasDefaultRange)
 	if generated != nil {
 		objects = append(objects, generated)
+		n.hasDefaultRange = true
 	}
 	used := map[netip.Addr]bool{}
 	for _, p := range n.running {

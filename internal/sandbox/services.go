@@ -27,15 +27,17 @@ const (
 // serviceCIDRs returns the IPv4 prefixes addresses may be allocated from, by
 // object name. Like the API server's allocator it leaves out objects that are
 // being deleted or not Ready (a missing condition means Ready). generated is the
-// object to add when there is none at all.
-func serviceCIDRs(objects map[string]*networkingv1.ServiceCIDR) (ranges []netip.Prefix, generated *networkingv1.ServiceCIDR) {
-	if len(objects) == 0 {
+// default object, which is to be added when there is none at all. Once it has
+// been (hadDefault) it stays beside others, as the API server's own does, unless
+// there is one of its name.
+func serviceCIDRs(objects map[string]*networkingv1.ServiceCIDR, hadDefault bool) (ranges []netip.Prefix, generated *networkingv1.ServiceCIDR) {
+	if len(objects) == 0 || hadDefault && objects[defaultServiceCIDRName] == nil {
 		generated = &networkingv1.ServiceCIDR{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
 			ObjectMeta: metav1.ObjectMeta{Name: defaultServiceCIDRName},
 			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{defaultServiceCIDR}},
 		}
-		return []netip.Prefix{netip.MustParsePrefix(defaultServiceCIDR)}, generated
+		ranges = append(ranges, netip.MustParsePrefix(defaultServiceCIDR))
 	}
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		o := objects[name]
@@ -50,7 +52,7 @@ func serviceCIDRs(objects map[string]*networkingv1.ServiceCIDR) (ranges []netip.
 			}
 		}
 	}
-	return ranges, nil
+	return ranges, generated
 }
 
 // needsVIP reports whether the API server would allocate an IPv4 ClusterIP.

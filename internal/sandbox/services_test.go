@@ -21,16 +21,20 @@ func TestServiceCIDRs(t *testing.T) {
 	notReady := cidr("metadata: {name: n}\nspec: {cidrs: [10.98.0.0/24]}\nstatus: {conditions: [{type: Ready, status: 'False', reason: Terminating, message: '', lastTransitionTime: null}]}")
 	dual := cidr("metadata: {name: b}\nspec: {cidrs: ['fd00::/112', 10.97.0.9/24]}")
 	first := cidr("metadata: {name: a}\nspec: {cidrs: [10.96.0.0/20]}")
+	own := cidr("metadata: {name: kubernetes}\nspec: {cidrs: [10.90.0.0/24]}")
 	cases := []struct {
 		name      string
 		objects   []*networkingv1.ServiceCIDR
+		had       bool
 		want      string
 		generated bool
 	}{
-		{"none: the default is made", nil, "[10.96.0.0/16]", true},
-		{"sorted by name, IPv4 only, host bits dropped", []*networkingv1.ServiceCIDR{dual, first}, "[10.96.0.0/20 10.97.0.0/24]", false},
-		{"deleting and not-Ready ones give no addresses", []*networkingv1.ServiceCIDR{deleting, notReady, first}, "[10.96.0.0/20]", false},
-		{"only unusable ones: nothing is made", []*networkingv1.ServiceCIDR{deleting}, "[]", false},
+		{"none: the default is made", nil, false, "[10.96.0.0/16]", true},
+		{"sorted by name, IPv4 only, host bits dropped", []*networkingv1.ServiceCIDR{dual, first}, false, "[10.96.0.0/20 10.97.0.0/24]", false},
+		{"deleting and not-Ready ones give no addresses", []*networkingv1.ServiceCIDR{deleting, notReady, first}, false, "[10.96.0.0/20]", false},
+		{"only unusable ones: nothing is made", []*networkingv1.ServiceCIDR{deleting}, false, "[]", false},
+		{"the default stays when another comes", []*networkingv1.ServiceCIDR{dual}, true, "[10.96.0.0/16 10.97.0.0/24]", true},
+		{"unless that has its name", []*networkingv1.ServiceCIDR{own}, true, "[10.90.0.0/24]", false},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -38,7 +42,7 @@ func TestServiceCIDRs(t *testing.T) {
 			for _, o := range c.objects {
 				m[o.Name] = o
 			}
-			ranges, generated := serviceCIDRs(m)
+			ranges, generated := serviceCIDRs(m, c.had)
 			if fmt.Sprint(ranges) != c.want || (generated != nil) != c.generated {
 				t.Errorf("got %v, generated %v; want %s, %v", ranges, generated, c.want, c.generated)
 			}
