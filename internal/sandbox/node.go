@@ -262,20 +262,19 @@ func (n *Node) loop(ctx context.Context) {
 	}
 }
 
-// awaitPods waits until every pod is ready, has ended, or is not ready on
-// purpose, and its endpoints are written.
+// awaitPods waits until it is no use to wait for any pod, and the endpoints are
+// written; at most ReadyTimeout. Who waits longer than a moment is told for what.
 func (n *Node) awaitPods(ctx context.Context) error {
-	begin := time.Now()
-	settled := func() error {
-		if waiting := n.unsettled(); len(waiting) > 0 {
-			return fmt.Errorf("not ready: %s", strings.Join(waiting, ", "))
-		}
-		return nil
-	}
-	// Who waits longer than a moment is told for what.
-	for _, limit := range []time.Duration{min(2*time.Second, n.cfg.ReadyTimeout), n.cfg.ReadyTimeout} {
-		bounded, cancel := context.WithDeadline(ctx, begin.Add(limit))
-		err := n.await(bounded, settled)
+	begin, told := time.Now(), false
+	for time.Since(begin) < n.cfg.ReadyTimeout {
+		// Bounded: that a probe has failed for good is a matter of time alone.
+		bounded, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		err := n.await(bounded, func() error {
+			if waiting := n.unsettled(); len(waiting) > 0 {
+				return fmt.Errorf("not ready: %s", strings.Join(waiting, ", "))
+			}
+			return nil
+		})
 		cancel()
 		if err == nil {
 			break
@@ -283,10 +282,10 @@ func (n *Node) awaitPods(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		n.mu.Lock()
-		waiting := n.unsettled()
-		n.mu.Unlock()
-		n.cfg.Progress("pods not ready yet: " + strings.Join(waiting, ", "))
+		if !told && time.Since(begin) > 2*time.Second {
+			told = true
+			n.cfg.Progress("waiting for pods " + n.waiting(n.unsettled))
+		}
 	}
 	n.mu.Lock()
 	ready, count := 0, len(n.running)
@@ -297,19 +296,39 @@ func (n *Node) awaitPods(ctx context.Context) error {
 	}
 	n.mu.Unlock()
 	n.cfg.Progress(fmt.Sprintf("%d of %d pods are ready", ready, count))
+	if others := n.waiting(n.notReady); others != "" {
+		n.cfg.Progress("not ready: " + others)
+	}
 	return nil
 }
 
-// unsettled lists the pods that are to become ready and are not, each with its
-// reason. It needs mu.
+func (n *Node) waiting(list func() []string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(list(), ", ")
+}
+
+// unsettled lists the pods that may still become ready, each with its reason. It
+// needs mu.
 func (n *Node) unsettled() []string {
+	return n.podsThat(func(name model.Name, p *pod) bool {
+		// What is written must be what is.
+		ready, known := n.written[name]
+		return !p.settled() || !known || ready != p.isReady()
+	})
+}
+
+// notReady lists the pods that are not ready and have not ended. It needs mu.
+func (n *Node) notReady() []string {
+	return n.podsThat(func(_ model.Name, p *pod) bool { return !p.isReady() && !p.isTerminal() })
+}
+
+func (n *Node) podsThat(is func(model.Name, *pod) bool) []string {
 	var out []string
 	for name, p := range n.running {
-		off := p.forced != nil && !*p.forced
-		if ready, known := n.written[name]; known && (ready || p.isTerminal() || off && p.phase == corev1.PodRunning) {
-			continue
+		if is(name, p) {
+			out = append(out, name.String()+p.why())
 		}
-		out = append(out, name.String()+p.why())
 	}
 	slices.Sort(out)
 	return out

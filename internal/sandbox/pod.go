@@ -48,6 +48,7 @@ type container struct {
 	ended    bool // for good
 	probed   bool // has a readiness probe that is done here
 	passing  bool // what the probe says
+	started  time.Time
 	forced   *bool
 	pid      int
 	restarts int
@@ -145,6 +146,40 @@ func (c *container) isReady(annotation *bool) bool {
 		return *annotation
 	}
 	return !c.probed || c.passing
+}
+
+// settled reports whether the container is ready, or has been probed in vain for
+// as long as it takes to call a container not ready, counted from its start.
+func (c *container) settled(annotation *bool) bool {
+	if c.isReady(annotation) {
+		return true
+	}
+	if !c.running || !c.probed {
+		return false
+	}
+	t := timingOf(c.spec.ReadinessProbe)
+	return time.Since(c.started) > t.initialDelay+time.Duration(t.failure)*t.period
+}
+
+// settled reports whether it is no use to wait for the pod to become ready: it
+// is, it has ended, it is not ready on purpose, or its probes have failed for
+// good. It needs node.mu.
+func (p *pod) settled() bool {
+	if p.isTerminal() {
+		return true
+	}
+	if p.phase != corev1.PodRunning {
+		return false
+	}
+	if p.forced != nil && !*p.forced {
+		return true
+	}
+	for _, c := range p.containers {
+		if (!c.init || isSidecar(c.spec)) && !c.settled(p.forced) {
+			return false
+		}
+	}
+	return true
 }
 
 // run leads the pod's life.

@@ -102,7 +102,7 @@ func (p *pod) runOnce(ctx context.Context, c *container) (code int, reason strin
 	if err != nil {
 		return exitSetup, err.Error()
 	}
-	p.update(func() { c.running, c.pid, c.reason = true, ch.pid, "" })
+	p.update(func() { c.running, c.pid, c.reason, c.started = true, ch.pid, "", ch.started })
 	probing, endProbing := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
 	if c.probed {

@@ -60,10 +60,10 @@ type Client struct {
 var Modes = []string{"silent", "talk", "http", "server-first", "half-close", "transfer"}
 
 // Do makes the connection and tells how it went.
-func (c Client) Do(ctx context.Context) Verdict {
+func (c Client) Do(ctx context.Context) (v Verdict) {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
 	c.Exchanges = max(c.Exchanges, 1)
-	v := Verdict{Time: time.Now(), Target: c.Target, Mode: c.Mode, Outcome: OK}
+	v = Verdict{Time: time.Now(), Target: c.Target, Mode: c.Mode, Outcome: OK}
 	if !slices.Contains(Modes, c.Mode) {
 		v.Outcome, v.Error = Failed, fmt.Sprintf("mode %q: want one of %s", c.Mode, strings.Join(Modes, ", "))
 		return v
@@ -294,7 +294,13 @@ func (s *session) transfer() {
 	if s.v.Outcome != OK {
 		s.conn.Close()
 	}
-	if err := <-sent; err != nil && s.v.Outcome == OK {
+	switch err := <-sent; {
+	case err == nil:
+	case s.v.Outcome == OK:
+		s.v.failed(PhaseWrite, err)
+	case s.v.Outcome == Closed && errors.Is(err, syscall.ECONNRESET):
+		// The kernel tells of a reset once: here the writer was told, and the
+		// reader found an end.
 		s.v.failed(PhaseWrite, err)
 	}
 }

@@ -66,6 +66,7 @@ func resetAfter(bytes int64) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		_, _ = io.CopyN(io.Discard, c, bytes)
 		_ = c.SetLinger(0)
+		time.Sleep(5 * time.Millisecond) // at once, and connect itself may report it
 		c.Close()
 	}
 }
@@ -181,6 +182,9 @@ func TestEndings(t *testing.T) {
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%s is %s", c.mode, c.want), func(t *testing.T) {
 			v := Client{Mode: c.mode, Target: c.target, Timeout: 200 * time.Millisecond}.Do(t.Context())
+			if v.TotalMS < v.ConnectMS+v.LatencyMS || v.TotalMS == 0 {
+				t.Errorf("times are wrong: %+v", v)
+			}
 			if v.Outcome != c.want || v.Phase != c.phase || c.errno != "" && v.Errno != c.errno {
 				t.Errorf("got %+v, want %s in %s (%s)", v, c.want, c.phase, c.errno)
 			}
@@ -271,10 +275,14 @@ func TestClientMainPrintsOneLinePerVerdict(t *testing.T) {
 		t.Errorf("got %s (%v), want an ok verdict on %s", lines[0], err, tcp)
 	}
 	out.Reset()
+	if code := ClientMain([]string{"--timeout", "30ms", "silent", tcp}, &out, &errs); code != 0 || !strings.Contains(out.String(), `"outcome":"open"`) {
+		t.Errorf("exit %d for a mode by its name: %s", code, out.String())
+	}
+	out.Reset()
 	if code := ClientMain([]string{"--summary", "127.0.0.1:1"}, &out, &errs); code != 1 {
 		t.Errorf("exit %d for a refused connection, want 1", code)
 	}
-	for _, bad := range [][]string{{"--mode"}, {"--count", "2"}, {"--mark", "x", tcp}} {
+	for _, bad := range [][]string{{"--mode"}, {"--count", "2"}, {"--mark", "x", tcp}, {"talk"}} {
 		if code := ClientMain(bad, io.Discard, io.Discard); code != 2 {
 			t.Errorf("exit %d for %v, want 2", code, bad)
 		}

@@ -125,15 +125,15 @@ func percentile(sorted []float64, p float64) float64 {
 }
 
 // ClientMain is the program of image aether/client. It prints one verdict per
-// line and ends with 0 when all went ok (or open), else 1. Without any argument
-// it waits until it is told to end.
+// line and ends with 0 when all went ok (or open), else 1. With the one argument
+// "idle", or none, it waits until it is told to end.
 func ClientMain(args []string, stdout, stderr io.Writer) int {
 	var l Load
 	var summary bool
 	fs := flag.NewFlagSet("client", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: client [flags] HOST:PORT…")
+		fmt.Fprintln(stderr, "usage: client [flags] [MODE] HOST:PORT…\n       client idle")
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&l.Mode, "mode", "talk", "one of "+strings.Join(Modes, ", "))
@@ -163,13 +163,17 @@ func ClientMain(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	l.Targets = fs.Args()
-	if len(l.Targets) == 0 && len(args) > 0 {
+	idle := len(args) == 0 || slices.Equal(args, []string{"idle"})
+	if len(l.Targets) > 0 && slices.Contains(Modes, l.Targets[0]) {
+		l.Mode, l.Targets = l.Targets[0], l.Targets[1:]
+	}
+	if len(l.Targets) == 0 && !idle {
 		fs.Usage()
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if len(l.Targets) == 0 { // a pod to run commands in
+	if idle { // a pod to run commands in
 		<-ctx.Done()
 		return 0
 	}
