@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package xds serves Envoy its configuration: a delta ADS server over
+// go-control-plane, one linear cache per resource type, meant for the Envoys of
+// one node that connect through a Unix socket.
+//
+// It knows names, types, bytes and versions. What a cluster or a listener means,
+// who should get one and why is decided elsewhere; nothing here looks into a
+// resource.
+//
+// # What a publisher may rely on
+//
+//   - A version is the hash of a resource's deterministic bytes. A restarted
+//     server that publishes what its predecessor published sends nothing to an
+//     Envoy that already has it. Publishing equal bytes changes nothing.
+//   - One Publish is offered in the order assignments, clusters, listeners, then
+//     removals in the reverse order. Within a type a Publish is atomic: a stream
+//     sees all of its additions of that type or none. Across types only the order
+//     is given, and it is the order of offering: a stream that still owes an
+//     acknowledgement of one type may get another type first. Who needs a cluster
+//     in place before a listener waits for its Acked.
+//   - A name has at most one unacknowledged update per stream. Meanwhile newer
+//     versions replace each other, and the newest is sent after the
+//     acknowledgement. So a large assignment that changes all the time never
+//     queues up in front of the small ones of first connections.
+//   - Names that nobody published are not answered: Envoy waits for them, and is
+//     told when they are published.
+//   - A cluster whose bytes change has its assignment of the same name sent again:
+//     Envoy warms the new cluster with it, and asks for nothing, because it is
+//     subscribed already (envoyproxy/envoy issue 47302).
+//
+// # Fill first
+//
+// When Envoy reconnects it lists what it holds. Whatever it lists and the caches
+// lack is answered as removed. So publish all that is known before Serve, and
+// publish what a stream's FirstRequest names before calling its Done: the request
+// is kept from the caches until then, for at most Config.HoldTimeout. This holds
+// for every type, assignments included: an assignment that is missing while its
+// cluster is there empties the cluster.
+//
+// # Rejected resources
+//
+// Envoy's rejection (NACK) is never fatal. The resources that Envoy's words name
+// go back to the last version an Envoy accepted, or are withdrawn if there is
+// none; the other resources of the same response are sent again, because Envoy
+// may have skipped them. When the words name nobody, the response is split until
+// the guilty are found. Envoy's words are kept until other bytes under that name
+// are accepted. Publishing the rejected bytes once more changes nothing; to have
+// them tried again, remove the name first.
+package xds

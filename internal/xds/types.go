@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xds
+
+import (
+	"fmt"
+
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// Type is the type URL of a resource.
+type Type string
+
+// The types that are served.
+const (
+	Cluster    Type = resource.ClusterType
+	Assignment Type = resource.EndpointType
+	Listener   Type = resource.ListenerType
+)
+
+// offerOrder is the order in which additions are offered; removals run backwards.
+// A type is served if and only if it is listed here.
+var offerOrder = []Type{Assignment, Cluster, Listener}
+
+// String is the short name of the type, as used for metric labels and for people.
+// Types that are not served are all "other".
+func (t Type) String() string {
+	switch t {
+	case Cluster:
+		return "cluster"
+	case Assignment:
+		return "assignment"
+	case Listener:
+		return "listener"
+	default:
+		return "other"
+	}
+}
+
+// Key names a resource.
+type Key struct {
+	Type Type
+	Name string
+}
+
+// Resource is a resource to be offered under its name.
+type Resource struct {
+	Type    Type
+	Name    string
+	Message proto.Message
+}
+
+// Update is a set of changes that belong together. A key that is both set and
+// removed ends up removed; of a key that is set twice the last one counts.
+type Update struct {
+	Set    []Resource
+	Remove []Key
+}
+
+// blob is one version of a resource. The zero blob means "none".
+type blob struct {
+	version string
+	bytes   []byte
+}
+
+func (b blob) none() bool { return b.version == "" }
+
+// newBlob makes the deterministic bytes and the version of a message. The version
+// is the one that the linear cache computes for the same bytes.
+func newBlob(m proto.Message) (blob, error) {
+	b, err := cache.MarshalResource(m)
+	if err != nil {
+		return blob{}, err
+	}
+	return blob{version: cache.HashResource(b), bytes: b}, nil
+}
+
+// message wraps the bytes so that the linear cache marshals them unchanged: as
+// the unknown fields of an empty message. A publisher may therefore reuse its
+// message, and the last accepted version needs no second form.
+func (b blob) message() proto.Message {
+	m := &emptypb.Empty{}
+	m.ProtoReflect().SetUnknown(b.bytes)
+	return m
+}
+
+func (r Resource) key() (Key, error) {
+	if Type.String(r.Type) == "other" {
+		return Key{}, fmt.Errorf("type %q is not served", string(r.Type))
+	}
+	if r.Name == "" || r.Name == "*" {
+		return Key{}, fmt.Errorf("%q is no %s name", r.Name, r.Type)
+	}
+	if r.Message == nil {
+		return Key{}, fmt.Errorf("%s %q has no message", r.Type, r.Name)
+	}
+	return Key{r.Type, r.Name}, nil
+}
