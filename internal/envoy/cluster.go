@@ -14,7 +14,6 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	fsov3 "github.com/envoyproxy/go-control-plane/envoy/extensions/local_address_selectors/filter_state_override/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"aether.io/aether/internal/plan"
@@ -32,6 +31,9 @@ const (
 	keepaliveProbes   = 3
 	// userTimeout bounds how long sent data may stay unacknowledged.
 	userTimeout = 30 * time.Second
+	// minRingSize is half of Envoy's default: it spreads the pods of a node over
+	// three endpoints within some 8 %, and a ring is most of its cluster's memory.
+	minRingSize = 512
 	// edsFetchTimeout is how long a new cluster waits for its assignment.
 	edsFetchTimeout = time.Second
 )
@@ -61,7 +63,7 @@ func Translate(a plan.Answer, s Settings) Resources {
 	name := ClusterName(a.Target)
 	switch {
 	case a.Verdict == plan.Passthrough:
-		return Resources{Cluster: passthroughService(name, a.Service, s)}
+		return Resources{Cluster: passthroughService(name, a, s)}
 	case a.Service != nil && a.Policy != nil:
 		return Resources{Cluster: servicePort(name, a, s), Assignment: assignment(name, a, s)}
 	default:
@@ -96,20 +98,25 @@ func servicePort(name string, a plan.Answer, s Settings) *clusterv3.Cluster {
 		},
 	}
 	if a.Policy.ClientIPAffinity {
-		c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(512)}}
 		c.LbPolicy = clusterv3.Cluster_RING_HASH
+		c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{
+			MinimumRingSize: wrapperspb.UInt64(minRingSize),
+		}}
 	}
 	applyLimits(c, s)
 	return c
 }
 
-// passthroughService returns a cluster that dials the dialled address.
-func passthroughService(name string, ref *plan.ServiceRef, s Settings) *clusterv3.Cluster {
+// passthroughService returns a cluster that dials the dialled address. Only a
+// declared port has statistics of its own: who dials may choose any other.
+func passthroughService(name string, a plan.Answer, s Settings) *clusterv3.Cluster {
 	c := originalDst(name, s)
 	c.AltStatName = sharedStatPassthrough
-	if ref != nil {
-		c.AltStatName = text(StatName(ref.Service, ref.Port))
-		c.Metadata = serviceMetadata(ref)
+	if a.Service != nil {
+		c.Metadata = serviceMetadata(a.Service)
+	}
+	if a.Service != nil && a.Policy != nil {
+		c.AltStatName = text(StatName(a.Service.Service, a.Service.Port))
 	}
 	return c
 }

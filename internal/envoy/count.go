@@ -49,7 +49,7 @@ const (
 
 // Bounds of the counters on a node. All listeners share one scope for refusals
 // and one for the rest, so that neither can crowd out the other. Envoy drops
-// what does not fit and counts it as server.stats_overflow.counter; a counter
+// what does not fit and counts it as envoy_server_stats_overflow_counter; a counter
 // that stands still for between one and two eviction intervals is forgotten.
 const (
 	maxRefusedCounters = 5_000

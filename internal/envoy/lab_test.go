@@ -13,19 +13,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/grpc"
 
 	"aether.io/aether/internal/model"
 	"aether.io/aether/internal/plan"
@@ -41,11 +37,16 @@ type lab struct {
 	node     string // name of the node's namespace
 	pods     map[string]model.Workload
 
+	boot BootstrapSettings
+
+	stopRefuser func()
+	bound       int // of egress counters; 0 for the product's
+
 	listeners, clusters, assignments *cache.LinearCache
 
-	mu         sync.Mutex
-	answers    map[string]Resources
-	nacks      []string
+	mu      sync.Mutex
+	answers map[string]Resources
+	nacks   []string
 }
 
 const waitLimit = 10 * time.Second
@@ -97,17 +98,25 @@ func serverIP(i int) string { return fmt.Sprintf("10.250.0.%d", i) }
 func newLab(t *testing.T, source EgressSource, pods ...string) *lab {
 	t.Helper()
 	needRoot(t)
-	l := &lab{t: t, dir: t.TempDir(), node: fmt.Sprintf("envoytest-%d-node", os.Getpid()), pods: map[string]model.Workload{}, answers: map[string]Resources{}}
-	l.settings = DefaultSettings()
-	l.settings.EgressSource = source
-	l.settings.RefuseSocket = filepath.Join(l.dir, "refuse.sock")
-	l.settings.AccessLogPath = filepath.Join(l.dir, "access.log")
-	l.listeners = cache.NewLinearCache(resource.ListenerType)
-	l.clusters = cache.NewLinearCache(resource.ClusterType)
-	l.assignments = cache.NewLinearCache(resource.EndpointType)
-	for _, c := range BaseClusters(l.settings) {
-		l.must(l.clusters.UpdateResource(c.Name, c))
+	dir, err := os.MkdirTemp("", "envoytest-") // t.TempDir is too long for sockets
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l := &lab{
+		t: t, dir: dir, node: fmt.Sprintf("envoytest-%d-node", os.Getpid()), settings: DefaultSettings(),
+		pods: map[string]model.Workload{}, answers: map[string]Resources{},
+		listeners:   cache.NewLinearCache(resource.ListenerType),
+		clusters:    cache.NewLinearCache(resource.ClusterType),
+		assignments: cache.NewLinearCache(resource.EndpointType),
+		boot: BootstrapSettings{
+			NodeID: "n1", XDSSocket: filepath.Join(dir, "xds.sock"), AdminSocket: filepath.Join(dir, "admin.sock"),
+			DescriptorLimit: 65536, AccessLogSuccessPercent: 100,
+		},
+	}
+	l.settings.EgressSource = source
+	l.settings.RefuseSocket = filepath.Join(dir, "refuse.sock")
+	l.settings.AccessLogPath = filepath.Join(dir, "access.log")
 	addNS(t, l.node)
 	for i := 1; i < 9; i++ {
 		run(t, "ip", "-n", l.node, "addr", "add", serverIP(i)+"/32", "dev", "lo")
@@ -118,90 +127,19 @@ func newLab(t *testing.T, source EgressSource, pods ...string) *lab {
 	return l
 }
 
-func addNS(t testing.TB, name string) {
-	t.Helper()
-	run(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
-	run(t, "ip", "-n", name, "link", "set", "lo", "up")
-}
-
-const captureRules = `table ip aether_capture {
-  chain output {
-    type route hook output priority mangle; policy accept;
-    meta mark 0xae7e accept
-    ip daddr 127.0.0.0/8 accept
-    meta l4proto tcp ct direction original meta mark set 0xae71
-  }
-  chain prerouting {
-    type filter hook prerouting priority mangle; policy accept;
-    iif lo meta mark 0xae71 meta l4proto tcp tproxy to 127.0.0.1:18001
-  }
-}
-`
-
-func (l *lab) addPod(i int, name string) {
-	l.t.Helper()
-	pod := fmt.Sprintf("envoytest-%d-%s", os.Getpid(), name)
-	addNS(l.t, pod)
-	veth, ip := fmt.Sprintf("et%d", i), fmt.Sprintf("10.244.%d.2", i)
-	run(l.t, "ip", "-n", pod, "link", "add", "eth0", "type", "veth", "peer", "name", veth, "netns", l.node)
-	run(l.t, "ip", "-n", pod, "addr", "add", ip+"/24", "dev", "eth0")
-	run(l.t, "ip", "-n", pod, "link", "set", "eth0", "up")
-	run(l.t, "ip", "-n", l.node, "addr", "add", fmt.Sprintf("10.244.%d.1/24", i), "dev", veth)
-	run(l.t, "ip", "-n", l.node, "link", "set", veth, "up")
-	run(l.t, "ip", "-n", pod, "route", "add", "default", "via", fmt.Sprintf("10.244.%d.1", i))
-	run(l.t, "ip", "-n", pod, "rule", "add", "fwmark", "0xae71", "lookup", "100")
-	run(l.t, "ip", "-n", pod, "route", "add", "local", "0.0.0.0/0", "dev", "lo", "table", "100")
-	runInput(l.t, captureRules, "ip", "netns", "exec", pod, "nft", "-f", "-")
-	l.pods[name] = model.Workload{
-		Name:           model.Name{Namespace: "default", Name: name},
-		ServiceAccount: name + "-sa",
-		NetNS:          "/run/netns/" + pod,
-	}
-}
-
-// start runs the xDS server, the refuser and Envoy, and waits until Envoy is ready.
+// start runs the xDS server and Envoy, and waits until the pods' listeners are there.
 func (l *lab) start(c plan.Capture) {
 	l.t.Helper()
+	for _, base := range BaseClusters(l.settings) {
+		l.must(l.clusters.UpdateResource(base.Name, base))
+	}
 	l.capture(c)
 	l.startXDS()
-	b := BootstrapSettings{
-		NodeID: "n1", XDSSocket: filepath.Join(l.dir, "xds.sock"), AdminSocket: filepath.Join(l.dir, "admin.sock"),
-		DescriptorLimit: 65536, AccessLogSuccessPercent: 100,
-	}
-	data, err := Bootstrap(b)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	data, err := Bootstrap(l.boot)
+	l.must(err)
 	config := filepath.Join(l.dir, "bootstrap.json")
-	if err := os.WriteFile(config, data, 0o600); err != nil {
-		l.t.Fatal(err)
-	}
-	logFile, err := os.Create(filepath.Join(l.dir, "envoy.log"))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	cmd := exec.Command("ip", "netns", "exec", l.node, envoyBinary(l.t), "-c", config, "--disable-hot-restart",
-		"--concurrency", "2", "--file-flush-interval-msec", "20", "--drain-time-s", "2", "-l", envOr("AETHER_TEST_ENVOY_LOG", "warning"))
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	if err := cmd.Start(); err != nil {
-		l.t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	go func() { _ = cmd.Wait(); close(exited) }()
-	l.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-exited:
-		case <-time.After(waitLimit):
-			_ = cmd.Process.Kill()
-			<-exited
-		}
-		_ = logFile.Close()
-		if out, err := os.ReadFile(logFile.Name()); l.t.Failed() && err == nil {
-			l.t.Logf("envoy log:\n%s", out)
-		}
-	})
+	l.must(os.WriteFile(config, data, 0o600))
+	l.startEnvoy(config)
 	l.eventually("Envoy is ready", func() error {
 		body, err := l.admin("/ready")
 		if err == nil && !strings.HasPrefix(body, "LIVE") {
@@ -211,102 +149,84 @@ func (l *lab) start(c plan.Capture) {
 	})
 	l.eventually("listeners are active", func() error {
 		body, err := l.admin("/listeners")
-		if err == nil && strings.Count(body, "capture:") != len(l.pods) {
+		if err == nil && strings.Count(body, listenerPrefix) != len(l.pods) {
 			err = errors.New(body)
 		}
 		return err
 	})
 }
 
-func envOr(key, otherwise string) string {
-	if v := os.Getenv(key); v != "" {
-		return v
-	}
-	return otherwise
-}
-
-func (l *lab) startXDS() {
-	mux := &cache.MuxCache{
-		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches: map[string]cache.Cache{
-			resource.ListenerType: l.listeners, resource.ClusterType: l.clusters, resource.EndpointType: l.assignments,
-		},
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	srv := server.NewServer(ctx, mux, server.CallbackFuncs{StreamDeltaRequestFunc: l.onRequest})
-	g := grpc.NewServer()
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, srv)
-	ln, err := net.Listen("unix", filepath.Join(l.dir, "xds.sock"))
+// startEnvoy runs Envoy in the node's namespace until the test ends. Envoy must
+// not end by itself.
+func (l *lab) startEnvoy(config string) {
+	l.t.Helper()
+	out, err := os.Create(filepath.Join(l.dir, "envoy.log"))
 	l.must(err)
-	go func() { _ = g.Serve(ln) }()
-	l.t.Cleanup(func() { cancel(); g.Stop() })
-}
-
-// onRequest publishes the answers to the names that Envoy asks for.
-func (l *lab) onRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e := r.GetErrorDetail(); e != nil {
-		l.nacks = append(l.nacks, e.GetMessage())
-	}
-	if r.GetTypeUrl() != resource.ClusterType {
-		return nil
-	}
-	for _, name := range r.GetResourceNamesSubscribe() {
-		if a, ok := l.answers[name]; ok {
-			l.publish(a)
+	cmd := exec.Command("ip", "netns", "exec", l.node, envoyBinary(l.t), "-c", config, "--disable-hot-restart",
+		"--concurrency", "2", "--file-flush-interval-msec", "20", "-l", "warning", "--component-log-level", "misc:error")
+	cmd.Stdout, cmd.Stderr = out, out
+	l.must(cmd.Start())
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	l.t.Cleanup(func() {
+		select {
+		case err := <-exited:
+			l.t.Errorf("Envoy ended by itself: %v", err)
+			exited <- err
+		default:
+			_ = cmd.Process.Signal(syscall.SIGTERM)
 		}
-	}
-	return nil
-}
-
-func (l *lab) publish(r Resources) {
-	if r.Assignment != nil {
-		l.must(l.assignments.UpdateResource(r.Assignment.ClusterName, r.Assignment))
-	}
-	l.must(l.clusters.UpdateResource(r.Cluster.Name, r.Cluster))
-}
-
-// answer sets what a name is answered with; at once if it was asked for already.
-func (l *lab) answer(a plan.Answer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	name := ClusterName(a.Target)
-	_, known := l.clusters.GetResources()[name]
-	l.answers[name] = Translate(a, l.settings)
-	if known {
-		l.publish(l.answers[name])
-	}
-}
-
-// capture publishes the listeners of all pods.
-func (l *lab) capture(c plan.Capture) {
-	set := map[string]types.Resource{}
-	for _, w := range l.pods {
-		ln := Listener(w, c, l.settings)
-		set[ln.Name] = ln
-	}
-	l.must(l.listeners.UpdateResources(set, nil))
+		select {
+		case err := <-exited:
+			if err != nil {
+				l.t.Errorf("Envoy did not end well: %v", err)
+			}
+		case <-time.After(waitLimit):
+			l.t.Errorf("Envoy did not end in %v", waitLimit)
+			_ = cmd.Process.Kill()
+			<-exited
+		}
+		_ = out.Close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, n := range l.nacks {
+			l.t.Errorf("Envoy refused: %s", n)
+		}
+		if log, err := os.ReadFile(out.Name()); l.t.Failed() && err == nil {
+			l.t.Logf("Envoy's log:\n%s", log)
+		}
+	})
 }
 
 func (l *lab) must(err error) {
+	l.t.Helper()
 	if err != nil {
-		l.t.Error(err)
-		panic(err)
+		l.t.Fatal(err)
 	}
 }
 
-func (l *lab) admin(path string) (string, error) {
+// admin gets a page of Envoy's admin interface, adminPost asks it to do something.
+func (l *lab) admin(path string) (string, error)     { return l.ask(http.MethodGet, path) }
+func (l *lab) adminPost(path string) (string, error) { return l.ask(http.MethodPost, path) }
+
+func (l *lab) ask(method, path string) (string, error) {
 	c := http.Client{Timeout: waitLimit, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", filepath.Join(l.dir, "admin.sock"))
+		return d.DialContext(ctx, "unix", l.boot.AdminSocket)
 	}}}
-	resp, err := c.Get("http://envoy" + path)
+	req, err := http.NewRequest(method, "http://envoy"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.Do(req)
 	if err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode/100 != 2 && resp.StatusCode != http.StatusServiceUnavailable {
+		err = fmt.Errorf("%s %s: %s", method, path, resp.Status)
+	}
 	return string(body), err
 }
 
@@ -325,95 +245,64 @@ func (l *lab) eventually(what string, f func() error) {
 	}
 }
 
-// within runs f in a namespace.
-func within(t testing.TB, path string, f func() error) error {
-	t.Helper()
-	return ns.WithNetNSPath(path, func(ns.NetNS) error { return f() })
-}
-
-// serve runs a TCP server in the node's namespace.
-func (l *lab) serve(addr string, handle func(*net.TCPConn)) {
-	l.t.Helper()
-	var ln net.Listener
-	l.must(within(l.t, "/run/netns/"+l.node, func() (err error) {
-		ln, err = net.Listen("tcp4", addr)
-		return err
-	}))
-	l.t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				handle(c.(*net.TCPConn))
-			}()
-		}
-	}()
-}
-
-// dial connects from a pod.
-func (l *lab) dial(pod, addr string) *net.TCPConn {
-	l.t.Helper()
-	var c net.Conn
-	l.must(within(l.t, l.pods[pod].NetNS, func() (err error) {
-		c, err = net.DialTimeout("tcp4", addr, waitLimit)
-		return err
-	}))
-	l.must(c.SetDeadline(time.Now().Add(2 * waitLimit)))
-	l.t.Cleanup(func() { _ = c.Close() })
-	return c.(*net.TCPConn)
-}
-
-// refuse runs the refuser: it closes each connection unread shortly after the
-// first bytes are there, which the kernel turns into a reset.
-func (l *lab) refuse() (stop func()) {
-	ln, err := net.Listen("unix", l.settings.RefuseSocket)
-	l.must(err)
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				raw, err := c.(*net.UnixConn).SyscallConn()
-				if err != nil {
-					return
-				}
-				_ = raw.Read(func(fd uintptr) bool {
-					n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-					return n > 0 || !errors.Is(err, syscall.EAGAIN)
-				})
-				time.Sleep(5 * time.Millisecond)
-			}()
-		}
-	}()
-	var once sync.Once
-	stop = func() { once.Do(func() { _ = ln.Close() }) }
-	l.t.Cleanup(stop)
-	return stop
-}
+// logLine is a line of the access log.
+type logLine map[string]any
 
 // lines returns the access log.
-func (l *lab) lines() []map[string]any {
+func (l *lab) lines() []logLine {
+	l.t.Helper()
 	data, err := os.ReadFile(l.settings.AccessLogPath)
-	if err != nil && !os.IsNotExist(err) {
-		l.t.Fatal(err)
-	}
-	var out []map[string]any
+	l.must(err)
+	var out []logLine
 	for line := range strings.SplitSeq(strings.TrimSpace(string(data)), "\n") {
 		if line == "" {
 			continue
 		}
-		var m map[string]any
+		var m logLine
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
 			l.t.Fatalf("access log line %q: %v", line, err)
 		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// waitLines waits until the access log has n lines and returns them.
+func (l *lab) waitLines(n int) []logLine {
+	l.t.Helper()
+	l.eventually(fmt.Sprintf("%d log lines", n), func() error {
+		if got := len(l.lines()); got < n {
+			return fmt.Errorf("%d lines", got)
+		}
+		return nil
+	})
+	return l.lines()
+}
+
+// metric returns the value of the Prometheus metric with exactly these labels, 0
+// if there is none.
+func (l *lab) metric(name string, labels ...string) int {
+	l.t.Helper()
+	body, err := l.admin("/stats?format=prometheus")
+	l.must(err)
+	want := name + "{" + strings.Join(labels, ",") + "} "
+	for line := range strings.SplitSeq(body, "\n") {
+		if v, ok := strings.CutPrefix(line, want); ok {
+			n, err := strconv.Atoi(strings.TrimSpace(v))
+			l.must(err)
+			return n
+		}
+	}
+	return 0
+}
+
+// waitMetric waits until a metric has a value.
+func (l *lab) waitMetric(want int, name string, labels ...string) {
+	l.t.Helper()
+	l.eventually(fmt.Sprintf("%s%v is %d", name, labels, want), func() error {
+		if got := l.metric(name, labels...); got != want {
+			return fmt.Errorf("it is %d", got)
+		}
+		return nil
+	})
 }

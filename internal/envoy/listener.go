@@ -62,6 +62,8 @@ const onDemandTimeout = 3 * time.Second
 const connectAttempts = 3
 
 // Listener returns a pod's capture listener. c changes nothing but its matcher.
+// w.NetNS must be the path of the pod's network namespace: without one Envoy
+// would bind in its own.
 func Listener(w model.Workload, c plan.Capture, s Settings) *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:                          text(ListenerName(w.Name)),

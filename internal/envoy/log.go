@@ -3,8 +3,6 @@
 package envoy
 
 import (
-	"slices"
-
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
@@ -74,7 +72,7 @@ func LogSchema() []LogField {
 	for _, f := range logFields {
 		out = append(out, f.LogField)
 	}
-	return slices.Clip(out)
+	return out
 }
 
 // RuntimeSuccessPercent is the runtime key of the share, in percent, of
@@ -84,7 +82,9 @@ const RuntimeSuccessPercent = "aether.access_log.success_percent"
 
 // connectionLog writes the L4 access log. It belongs to the listener, not to its
 // chains: one logger serves them all, and connections that reach no chain are
-// logged too. What has a response flag is always written.
+// logged too. What has a response flag is always written: every refusal and
+// failure, save a refused connection that the client reset first and one beyond
+// the pod's limit, which are counted like all but logged by the share.
 func connectionLog(w model.Workload, s Settings) *accesslogv3.AccessLog {
 	constants := map[string]string{
 		"source":        literal(SPIFFEID(s.TrustDomain, w.Name.Namespace, w.ServiceAccount)),
@@ -104,8 +104,7 @@ func connectionLog(w model.Workload, s Settings) *accesslogv3.AccessLog {
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&filelogv3.FileAccessLog{
 			Path: text(s.AccessLogPath),
 			AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
-				Format:            &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: stringFields(formats)},
-				JsonFormatOptions: &corev3.JsonFormatOptions{SortProperties: true},
+				Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: stringFields(formats)},
 			}},
 		})},
 	}

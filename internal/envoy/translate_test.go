@@ -68,6 +68,7 @@ func TestTranslateForms(t *testing.T) {
 		{"no service", noService("10.96.9.9:80"), clusterv3.Cluster_STATIC, clusterv3.Cluster_ROUND_ROBIN, "refused", nil, 1},
 		{"port not declared", portNotDeclared("10.96.0.12:81", "web", "81"), clusterv3.Cluster_STATIC, clusterv3.Cluster_ROUND_ROBIN, "refused", nil, 1},
 		{"passed through, known", passedThrough(web), clusterv3.Cluster_ORIGINAL_DST, clusterv3.Cluster_CLUSTER_PROVIDED, "svc.default.web.http", nil, 0},
+		{"passed through, port not declared", passedThrough(portNotDeclared("10.96.0.12:81", "web", "81")), clusterv3.Cluster_ORIGINAL_DST, clusterv3.Cluster_CLUSTER_PROVIDED, "passthrough", nil, 0},
 		{"passed through, unknown", passedThrough(noService("10.96.9.9:80")), clusterv3.Cluster_ORIGINAL_DST, clusterv3.Cluster_CLUSTER_PROVIDED, "passthrough", nil, 0},
 	}
 	for _, tc := range tests {
