@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"aether.io/aether/internal/model"
+	"aether.io/aether/internal/sandbox/echo"
 )
 
 // The images that need none: programs built into every binary that calls
@@ -61,6 +62,10 @@ func containerEnv(c *corev1.Container, f podFacts, hostname string) ([]string, e
 		"PATH": os.Getenv("PATH"), "HOME": "/root", "HOSTNAME": hostname,
 	}
 	order := []string{"PATH", "HOME", "HOSTNAME"}
+	if image, _, _ := strings.Cut(c.Image, ":"); image == imageEcho { // says on which node it is
+		vars[echo.NodeVariable] = f.node
+		order = append(order, echo.NodeVariable)
+	}
 	for _, e := range c.EnvFrom {
 		optional := e.ConfigMapRef != nil && isTrue(e.ConfigMapRef.Optional) || e.SecretRef != nil && isTrue(e.SecretRef.Optional)
 		if !optional {

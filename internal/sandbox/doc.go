@@ -7,7 +7,33 @@
 // and Envoy run as its children, as they do on a node, and are started again
 // when they die. There is no kube-proxy in it.
 //
-// Invariants:
+// # What a Pod manifest says here
+//
+// Containers are processes of this machine in the pod's network, mount, PID and
+// UTS namespaces, with the capabilities container runtimes leave by default:
+// they see this machine's files and need no image. Read are command, args, env
+// (values and fieldRef), workingDir, ports, readinessProbe (tcpSocket, httpGet,
+// exec), securityContext (privileged, capabilities), init containers and
+// sidecars, restartPolicy, terminationGracePeriodSeconds, hostname, subdomain,
+// nodeName, serviceAccountName and hostNetwork. The images aether/echo and
+// aether/client are built in; their programs are also in every pod's PATH as
+// aether-echo and aether-client. Volumes, resources, users, liveness and startup
+// probes are not done.
+//
+//   - status.podIP fixes the pod's address.
+//   - label aether.io/managed: "false" leaves the pod uncaptured; every other pod
+//     of this node is captured, under its capture.aether.io annotations.
+//   - spec.nodeName of another node: the pod runs, uncaptured, as that node's.
+//   - metadata.deletionTimestamp: its endpoints are terminating, it runs on.
+//   - annotation sandbox.aether.io/ready: "true" or "false" overrides its probes,
+//     and may change while it runs.
+//   - annotation sandbox.aether.io/outside: "203.0.113.7,10.96.0.1" makes it a part
+//     of the external world that holds these addresses.
+//
+// A manifest that changes what cannot change in a running pod replaces the pod.
+//
+// # Invariants
+//
 //   - The node's namespace has no route to the host's network: what belongs to
 //     no pod and to no outside address is blackholed there.
 //   - No namespace, process, interface or file outlives Down. When the process

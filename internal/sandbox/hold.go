@@ -145,6 +145,7 @@ func holdMain(args []string) int {
 	err = n.Down(context.Background())
 	if err == nil {
 		err = os.Remove(n.paths.holderLog())
+		n.cfg.removeStateDir()
 	}
 	control.finished(err)
 	stopControl()

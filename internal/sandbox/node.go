@@ -284,7 +284,7 @@ func (n *Node) awaitPods(ctx context.Context) error {
 		}
 		if !told && time.Since(begin) > 2*time.Second {
 			told = true
-			n.cfg.Progress("waiting for pods " + n.waiting(n.unsettled))
+			n.cfg.Progress("waiting for pods: " + n.listed(n.unsettled))
 		}
 	}
 	n.mu.Lock()
@@ -296,16 +296,25 @@ func (n *Node) awaitPods(ctx context.Context) error {
 	}
 	n.mu.Unlock()
 	n.cfg.Progress(fmt.Sprintf("%d of %d pods are ready", ready, count))
-	if others := n.waiting(n.notReady); others != "" {
+	if others := n.listed(n.notReady); others != "" {
 		n.cfg.Progress("not ready: " + others)
 	}
 	return nil
 }
 
-func (n *Node) waiting(list func() []string) string {
+// maxListed is how many pods a line of progress names.
+const maxListed = 5
+
+// listed names the first of some pods and counts the others.
+func (n *Node) listed(pods func() []string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return strings.Join(list(), ", ")
+	all := pods()
+	text := strings.Join(all[:min(len(all), maxListed)], ", ")
+	if more := len(all) - maxListed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // unsettled lists the pods that may still become ready, each with its reason. It
@@ -399,6 +408,14 @@ func (n *Node) tearDown() error {
 	return errors.Join(err, n.lock.release())
 }
 
+// removeStateDir removes the directory of all sandboxes with the last one, if it
+// is the sandbox's own.
+func (c Config) removeStateDir() {
+	if c.StateDir == defaultStateDir {
+		_ = os.Remove(c.StateDir) // fails while it holds another
+	}
+}
+
 // cleanLeftovers removes processes, namespaces and files of a sandbox and lists
 // what there was.
 func cleanLeftovers(c Config) (removed []string, err error) {
@@ -428,9 +445,6 @@ func cleanLeftovers(c Config) (removed []string, err error) {
 		}
 		removed = append(removed, dir)
 	}
-	// The directory of all sandboxes goes with the last one, if it is ours.
-	if c.StateDir == defaultStateDir {
-		_ = os.Remove(c.StateDir) // fails while it holds another
-	}
+	c.removeStateDir()
 	return removed, nil
 }

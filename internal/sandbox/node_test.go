@@ -28,7 +28,6 @@ spec:
   - name: echo
     image: aether/echo
     args: [--http, ":8080", --tcp, ":9000", --server-first, ":9001"]
-    env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
     readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1

@@ -272,7 +272,8 @@ spec: {selector: {app: once}, ports: [{port: 80}]}
 	}
 	st := n.Status()
 	if r := st.Pods[4].Containers[0].Restarts; r != 1 {
-		t.Errorf("the first init container was restarted %d times, want once", r)
+		log, _ := os.ReadFile(st.Pods[4].Containers[0].Log)
+		t.Errorf("the first init container was restarted %d times, want once: %s", r, log)
 	}
 	if log, err := os.ReadFile(st.Pods[0].Containers[0].Log); err != nil || !bytes.HasPrefix(log, []byte("crashed\ncrashed\n")) {
 		t.Errorf("the log is %q (%v)", log, err)

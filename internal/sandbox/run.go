@@ -141,7 +141,9 @@ func (s runSpec) enterMounts() error {
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
 		if len(f) > 4 && strings.HasPrefix(f[4], netnsDir+"/") {
-			if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil {
+			// A namespace that is removed meanwhile takes its mount with it.
+			err := unix.Unmount(f[4], unix.MNT_DETACH)
+			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("detach %s: %w", f[4], err)
 			}
 		}

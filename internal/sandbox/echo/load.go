@@ -78,7 +78,7 @@ func (l Load) Run(ctx context.Context, sink func(Verdict)) Summary {
 				sum.Outcomes[v.Outcome]++
 				sum.Exchanges += v.Exchanges
 				if v.Outcome == OK {
-					latencies = append(latencies, v.ConnectMS+v.LatencyMS)
+					latencies = append(latencies, math.Round(1000*(v.ConnectMS+v.LatencyMS))/1000)
 				}
 				sink(v)
 				mu.Unlock()

@@ -20,6 +20,9 @@ import (
 	"time"
 )
 
+// NodeVariable is the environment variable that holds the node's name.
+const NodeVariable = "NODE_NAME"
+
 // Server answers on its listeners. At least one address is needed; addresses
 // are as net.Listen takes them, e.g. ":8080".
 type Server struct {
@@ -56,7 +59,7 @@ type Identity struct {
 
 // ServerMain is the program of image aether/echo.
 func ServerMain(args []string, stdout, stderr io.Writer) int {
-	s := Server{Node: os.Getenv("NODE_NAME")}
+	s := Server{Node: os.Getenv(NodeVariable)}
 	s.Pod, _ = os.Hostname()
 	fs := flag.NewFlagSet("echo", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -72,7 +75,7 @@ func ServerMain(args []string, stdout, stderr io.Writer) int {
 	list(&s.ServerFirst, "server-first", "TCP listener `address` that greets, then echoes")
 	list(&s.Sink, "sink", "TCP listener `address` that reads all and answers the count")
 	fs.StringVar(&s.Pod, "name", s.Pod, "`name` it answers with")
-	fs.StringVar(&s.Node, "node", s.Node, "`node` it answers with (default $NODE_NAME)")
+	fs.StringVar(&s.Node, "node", s.Node, "`node` it answers with (default $"+NodeVariable+")")
 	fs.DurationVar(&s.Delay, "delay", 0, "wait before listening")
 	fs.DurationVar(&s.Drain, "drain", 0, "go on serving for this long after SIGTERM")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
