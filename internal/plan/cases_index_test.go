@@ -9,108 +9,113 @@ import (
 	"aether.io/aether/internal/plan"
 )
 
+// indexReady is the slice that most of the rows have.
+var indexReady = webSlice("10.1.1.1")
+
+// indexCases are the rows about what an address leads to in one state.
+var indexCases = []struct {
+	name    string
+	changes []model.Change
+	dial    string
+	class   plan.Class
+	want    string
+}{
+	// cilium#22446: the second port of A-3.
+	{
+		"A-3 the second port of one pod in two slices",
+		[]model.Change{
+			service("default/web", vip, "port80:80 port81:81"),
+			slice("default/web-a", "web", "port80:8090", "10.1.1.1"), webSliceB("port81:9090", "10.1.1.1"),
+		},
+		vip + ":81", plan.ClassService, "10.1.1.1:9090",
+	},
+	// kubernetes#109414
+	{
+		"A-7 the other namespace's Service",
+		[]model.Change{
+			web(), indexReady, service("shop/api", "10.96.0.11", "http:80"), slice("shop/api-a", "api", "http:8080", "10.1.1.1"),
+		},
+		"10.96.0.11:80", plan.ClassService, "10.1.1.1:8080",
+	},
+	// cilium#45214
+	{
+		"C-9 the other port keeps its endpoint",
+		[]model.Change{
+			service("default/web", vip, "port80:80 port81:81"),
+			slice("default/web-a", "web", "port80:8080", "10.1.1.1 n:n2"), webSliceB("port81:8081", "10.1.1.2 n:n1"),
+		},
+		vip + ":81", plan.ClassService, "10.1.1.2:8081",
+	},
+	// kube-router#1917
+	{
+		"D-14 the Service without a slice",
+		[]model.Change{web(), indexReady, service("default/other", "10.96.0.11", "http:80")},
+		"10.96.0.11:80", plan.ClassService, "no-endpoints",
+	},
+	// skipper#1074
+	{
+		"F-10 the other port",
+		[]model.Change{
+			service("default/web", vip, "http:80 grpc:81"), slice("default/web-a", "web", "http:8080 grpc:9090", "10.1.1.1"),
+		},
+		vip + ":81", plan.ClassService, "10.1.1.1:9090",
+	},
+	// kubernetes#85020
+	{
+		"F-12 follow the stored object",
+		[]model.Change{service("default/web", vip, "http:8888"), indexReady},
+		vip + ":8888", plan.ClassService, "10.1.1.1:8080",
+	},
+	// cilium#40438, kubernetes#131765
+	{
+		"G-7 the load-balancer address is not the ClusterIP",
+		[]model.Change{web(local, externalIP("1.2.3.4")), webSlice("10.1.1.1 @n2")},
+		"1.2.3.4:80", plan.ClassExternal, "passthrough",
+	},
+	{
+		"H-9 a load-balancer address is passed through",
+		[]model.Change{web(externalIP("1.2.3.4")), indexReady},
+		"1.2.3.4:80", plan.ClassExternal, "passthrough",
+	},
+	// kubernetes#22952, #122692
+	{"H-1 an undeclared port", []model.Change{web(), indexReady}, vip + ":81", plan.ClassService, "port-not-declared"},
+	// kubernetes#72236
+	{"H-2 a node's port on a ClusterIP", []model.Change{web(), webSlice("10.1.1.1 @n1")}, vip + ":22", plan.ClassService, "port-not-declared"},
+	// calico#13279
+	{"H-6 a neighbour's address", []model.Change{
+		web(), indexReady, service("default/other", "10.96.0.11", "http:80"),
+		slice("default/other-a", "other", "http:8080", "10.1.1.2"),
+	}, "10.96.0.11:80", plan.ClassService, "10.1.1.2:8080"},
+	// cilium#13019
+	{"J-1 another proxy's Service", []model.Change{web(foreign(model.ServiceProxyName)), indexReady}, vip + ":80", plan.ClassForeign, "passthrough"},
+	{
+		"J-1 another proxy's Service, undeclared port",
+		[]model.Change{web(foreign(model.ServiceProxyName)), indexReady},
+		vip + ":81", plan.ClassForeign, "passthrough",
+	},
+	// lighthouse#1349
+	{
+		"N-1 an import without an address",
+		[]model.Change{model.SetImport{Import: model.Import{Name: name("shop/api")}}},
+		"10.96.0.99:80", plan.ClassUnknown, "no-service",
+	},
+	// lighthouse#1639
+	{"N-2 an import outside every range", []model.Change{model.SetImport{Import: model.Import{
+		Name: name("shop/api"), VIPs: addrs("243.0.0.5"),
+	}}}, "243.0.0.5:80", plan.ClassForeign, "passthrough"},
+	// cilium#35339
+	{
+		"N-3 the derived Service of an import, its backends not in slices",
+		[]model.Change{
+			model.SetImport{Import: model.Import{Name: name("default/api"), VIPs: addrs(vip)}}, web(foreign(model.CiliumGlobal)), indexReady,
+		},
+		vip + ":80", plan.ClassForeign, "passthrough",
+	},
+}
+
 // TestCasesIndex has the rows about which Service an address and port belong to.
 func TestCasesIndex(t *testing.T) {
-	ready := webSlice("10.1.1.1")
-	for _, c := range []struct {
-		name    string
-		changes []model.Change
-		dial    string
-		class   plan.Class
-		want    string
-	}{
-		// cilium#22446: the second port of A-3.
-		{
-			"A-3 the second port of one pod in two slices",
-			[]model.Change{
-				service("default/web", vip, "port80:80 port81:81"),
-				slice("default/web-a", "web", "port80:8090", "10.1.1.1"), webSliceB("port81:9090", "10.1.1.1"),
-			},
-			vip + ":81", plan.ClassService, "10.1.1.1:9090",
-		},
-		// kubernetes#109414
-		{
-			"A-7 the other namespace's Service",
-			[]model.Change{
-				web(), ready, service("shop/api", "10.96.0.11", "http:80"), slice("shop/api-a", "api", "http:8080", "10.1.1.1"),
-			},
-			"10.96.0.11:80", plan.ClassService, "10.1.1.1:8080",
-		},
-		// cilium#45214
-		{
-			"C-9 the other port keeps its endpoint",
-			[]model.Change{
-				service("default/web", vip, "port80:80 port81:81"),
-				slice("default/web-a", "web", "port80:8080", "10.1.1.1 n:n2"), webSliceB("port81:8081", "10.1.1.2 n:n1"),
-			},
-			vip + ":81", plan.ClassService, "10.1.1.2:8081",
-		},
-		// kube-router#1917
-		{
-			"D-14 the Service without a slice",
-			[]model.Change{web(), ready, service("default/other", "10.96.0.11", "http:80")},
-			"10.96.0.11:80", plan.ClassService, "no-endpoints",
-		},
-		// skipper#1074
-		{
-			"F-10 the other port",
-			[]model.Change{
-				service("default/web", vip, "http:80 grpc:81"), slice("default/web-a", "web", "http:8080 grpc:9090", "10.1.1.1"),
-			},
-			vip + ":81", plan.ClassService, "10.1.1.1:9090",
-		},
-		// kubernetes#85020
-		{
-			"F-12 follow the stored object",
-			[]model.Change{service("default/web", vip, "http:8888"), ready},
-			vip + ":8888", plan.ClassService, "10.1.1.1:8080",
-		},
-		// cilium#40438, kubernetes#131765
-		{
-			"G-7 the load-balancer address is not the ClusterIP",
-			[]model.Change{web(local, externalIP("1.2.3.4")), webSlice("10.1.1.1 @n2")},
-			"1.2.3.4:80", plan.ClassExternal, "passthrough",
-		},
-		{
-			"H-9 a load-balancer address is passed through",
-			[]model.Change{web(externalIP("1.2.3.4")), ready},
-			"1.2.3.4:80", plan.ClassExternal, "passthrough",
-		},
-		// kubernetes#22952, #122692
-		{"H-1 an undeclared port", []model.Change{web(), ready}, vip + ":81", plan.ClassService, "port-not-declared"},
-		// kubernetes#72236
-		{"H-2 a node's port on a ClusterIP", []model.Change{web(), webSlice("10.1.1.1 @n1")}, vip + ":22", plan.ClassService, "port-not-declared"},
-		// calico#13279
-		{"H-6 a neighbour's address", []model.Change{
-			web(), ready, service("default/other", "10.96.0.11", "http:80"),
-			slice("default/other-a", "other", "http:8080", "10.1.1.2"),
-		}, "10.96.0.11:80", plan.ClassService, "10.1.1.2:8080"},
-		// cilium#13019
-		{"J-1 another proxy's Service", []model.Change{web(foreign(model.ServiceProxyName)), ready}, vip + ":80", plan.ClassForeign, "passthrough"},
-		{
-			"J-1 another proxy's Service, undeclared port",
-			[]model.Change{web(foreign(model.ServiceProxyName)), ready},
-			vip + ":81", plan.ClassForeign, "passthrough",
-		},
-		// lighthouse#1349
-		{
-			"N-1 an import without an address",
-			[]model.Change{model.SetImport{Import: model.Import{Name: name("shop/api")}}},
-			"10.96.0.99:80", plan.ClassUnknown, "no-service",
-		},
-		// lighthouse#1639
-		{"N-2 an import outside every range", []model.Change{model.SetImport{Import: model.Import{
-			Name: name("shop/api"), VIPs: addrs("243.0.0.5"),
-		}}}, "243.0.0.5:80", plan.ClassForeign, "passthrough"},
-		// cilium#35339
-		{
-			"N-3 the derived Service of an import, its backends not in slices",
-			[]model.Change{
-				model.SetImport{Import: model.Import{Name: name("default/api"), VIPs: addrs(vip)}}, web(foreign(model.CiliumGlobal)), ready,
-			},
-			vip + ":80", plan.ClassForeign, "passthrough",
-		},
-	} {
+	for _, c := range indexCases {
 		t.Run(c.name, func(t *testing.T) {
 			a := plan.Decide(state(c.changes...), enforce(), target(c.dial))
 			expect(t, a, c.want)
