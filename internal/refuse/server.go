@@ -26,7 +26,9 @@ type Config struct {
 	QuietRate, StormRate float64
 	// HeaderTimeout is how long a peer may take to send anything, default 1 s.
 	HeaderTimeout time.Duration
-	// MaxHeld is how many connections are held at once, default 8,192.
+	// MaxHeld is how many connections are held at once, default 8,192 or a
+	// quarter of the process's descriptors if that is less: the rest of the agent
+	// needs some in a storm too.
 	MaxHeld int
 	// Log gets changes of state only. Default: nowhere.
 	Log *slog.Logger
@@ -53,12 +55,21 @@ func (c Config) withDefaults() Config {
 	c.MaxDelay = max(c.MaxDelay, c.Delay)
 	c.StormRate = max(c.StormRate, c.QuietRate+1)
 	if c.MaxHeld <= 0 {
-		c.MaxHeld = 8192
+		c.MaxHeld = defaultMaxHeld()
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c
+}
+
+func defaultMaxHeld() int {
+	const most = 8192
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return most
+	}
+	return int(max(min(files.Cur/4, most), 1))
 }
 
 // Server refuses whatever connects to it.

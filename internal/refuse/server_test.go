@@ -17,11 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve runs a refuser on a socket and returns its path.
 func serve(t *testing.T, c Config) (*Server, string) {
