@@ -28,20 +28,25 @@ const askTimeout = 10 * time.Second
 // is some 300 bytes a line.
 const maxReply = 256 << 20
 
+// findAgent is the command to try when no agent answers on a node.
+const findAgent = "pgrep -a aether-agent"
+
 // agentClient asks one agent over its Unix socket.
 type agentClient struct {
 	socket  string
 	sandbox string // the sandbox's name, or empty
+	flags   string // that lead to the same agent
+	next    string // what to try when nobody answers
 	http    *http.Client
 }
 
-func newAgentClient(socket, sandboxName string) *agentClient {
+func newAgentClient(socket, sandboxName, flags, next string) *agentClient {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
 	return &agentClient{
-		socket: socket, sandbox: sandboxName,
+		socket: socket, sandbox: sandboxName, flags: flags, next: next,
 		http: &http.Client{Timeout: askTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
 	}
 }
@@ -50,14 +55,14 @@ func newAgentClient(socket, sandboxName string) *agentClient {
 // node's agent, or, where there is none, the only sandbox that runs.
 func (c *cli) agent(ctx context.Context, socketGiven bool) (*agentClient, error) {
 	if socketGiven {
-		return newAgentClient(c.agentSocket, ""), nil
+		return newAgentClient(c.agentSocket, "", " --agent-socket "+shellWord(c.agentSocket), findAgent), nil
 	}
 	if c.sandboxName != "" {
 		return c.sandboxAgent(ctx, c.sandboxName)
 	}
 	_, err := os.Stat(c.agentSocket)
 	if err == nil {
-		return newAgentClient(c.agentSocket, ""), nil
+		return newAgentClient(c.agentSocket, "", "", findAgent), nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, failed("sudo "+program+" status", "find the agent: %w", err)
@@ -69,7 +74,7 @@ func (c *cli) agent(ctx context.Context, socketGiven bool) (*agentClient, error)
 		c.note("no agent at %s: asking the sandbox %q", c.agentSocket, names[0])
 		return c.sandboxAgent(ctx, names[0])
 	default:
-		return nil, failed(program+" status --sandbox "+names[0], "no agent at %s, and %d sandboxes are running (%s)",
+		return nil, failed(program+" status"+c.sandboxFlags(names[0]), "no agent at %s, and %d sandboxes are running (%s)",
 			c.agentSocket, len(names), strings.Join(names, ", "))
 	}
 }
@@ -79,7 +84,7 @@ func (c *cli) sandboxAgent(ctx context.Context, name string) (*agentClient, erro
 	if err != nil {
 		return nil, err
 	}
-	return newAgentClient(st.Paths.AgentSocket, name), nil
+	return newAgentClient(st.Paths.AgentSocket, name, c.sandboxFlags(name), c.sandboxHint("status", name)), nil
 }
 
 // runningSandboxes lists the names of the sandboxes that answer, sorted.
@@ -147,7 +152,7 @@ func (a *agentClient) call(ctx context.Context, method, path string, body, reply
 		if errors.As(err, &u) { // "Get "http://agent/…"" means nothing to a person
 			err = u.Err
 		}
-		return failed(a.nextWhenSilent(), "%s: %w", what, err)
+		return failed(a.next, "%s: %w", what, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
@@ -171,13 +176,5 @@ func (a *agentClient) refused(what string, resp *http.Response, body []byte) err
 	if resp.StatusCode == http.StatusBadRequest {
 		return badInput(program+" explain 10.96.0.10:80", "%s: %s", what, e.Error)
 	}
-	return failed(program+" status", "%s: %s", what, e.Error)
-}
-
-// nextWhenSilent is the command to try when no agent answers.
-func (a *agentClient) nextWhenSilent() string {
-	if a.sandbox != "" {
-		return program + " sandbox status --sandbox " + a.sandbox
-	}
-	return "pgrep -a aether-agent"
+	return failed(program+" status"+a.flags, "%s: %s", what, e.Error)
 }

@@ -24,7 +24,7 @@ func (c *cli) quiet() *cli {
 }
 
 // completeTargets offers Service ports: with -f those of the manifests, else those
-// that the node was asked for.
+// that the node was asked for, and all of a sandbox.
 func (c *cli) completeTargets(cmd *cobra.Command, args []string, o offline) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
 	if len(args) > 0 {
@@ -47,14 +47,33 @@ func (c *cli) completeTargets(cmd *cobra.Command, args []string, o offline) ([]s
 	if err != nil {
 		return nil, none
 	}
+	seen := map[string]bool{}
 	var out []string
+	add := func(text, address string) {
+		if !seen[text] {
+			seen[text] = true
+			out = append(out, text+"\t"+address)
+		}
+	}
 	for _, r := range listed(rows, "") {
 		if r.Service != nil {
-			out = append(out, serviceText(r.Service)+"\t"+r.Address)
+			add(serviceText(r.Service), r.Address)
 			continue
 		}
-		out = append(out, r.Address+"\t"+r.Class)
+		add(r.Address, r.Class)
 	}
+	if a.sandbox != "" {
+		_, st, err := c.quiet().sandboxStatus(ctx, a.sandbox)
+		if err != nil {
+			return out, none
+		}
+		for _, s := range st.Services {
+			for name, address := range sandboxPorts(s) {
+				add(s.Name+"."+s.Namespace+":"+name, address)
+			}
+		}
+	}
+	slices.Sort(out)
 	return out, none
 }
 

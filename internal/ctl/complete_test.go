@@ -29,7 +29,7 @@ func TestCompletion(t *testing.T) {
 	}{
 		{"Services of manifests", []string{"explain", "-f", shop, ""}, []string{"cache.shop:6379", "idle.shop:http", "kubernetes.default:https", "queue.shop:amqp", "theirs.shop:http", "web.shop:http"}},
 		{"Services of a node", []string{"explain", "--agent-socket", socket, ""}, []string{
-			"kubernetes.default:https\t10.96.0.1:443", "cache.shop:6379\t10.96.0.11:6379", "web.shop:http\t10.96.0.10:80", "10.96.0.99:80\tunknown",
+			"10.96.0.99:80\tunknown", "cache.shop:6379\t10.96.0.11:6379", "kubernetes.default:https\t10.96.0.1:443", "web.shop:http\t10.96.0.10:80",
 		}},
 		{"no second address", []string{"explain", "-f", shop, "web.shop:http", ""}, []string{}},
 		{"Nodes", []string{"explain", "-f", shop, "--node", ""}, []string{"n1", "n2"}},

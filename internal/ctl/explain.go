@@ -106,7 +106,7 @@ func (c *cli) explainLive(cmd *cobra.Command, t target) (api.Explanation, origin
 		}
 	}
 	e, err := a.explain(ctx, address)
-	return e, origin{socket: a.socket, sandbox: a.sandbox}, err
+	return e, origin{socket: a.socket, sandbox: a.sandbox, status: a.next}, err
 }
 
 // resolveLive finds the address of a Service port by name: among the Services of
@@ -122,7 +122,7 @@ func (c *cli) resolveLive(ctx context.Context, a *agentClient, t target) (string
 				return sandboxPort(s, t)
 			}
 		}
-		return "", badInput(program+" sandbox status --sandbox "+a.sandbox, "%q: the sandbox has no Service %s/%s with a ClusterIP", t.text, t.ns, t.service)
+		return "", badInput(a.next, "%q: the sandbox has no Service %s/%s with a ClusterIP", t.text, t.ns, t.service)
 	}
 	rows, err := a.services(ctx)
 	if err != nil {
@@ -147,6 +147,7 @@ type origin struct {
 	awaits   bool     // that Service has a selector, and no slice is in the manifests
 	socket   string   // live
 	sandbox  string
+	status   string // the command that shows the sandbox
 }
 
 func (o origin) text() string {

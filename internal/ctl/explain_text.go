@@ -139,7 +139,7 @@ func nextAfter(e api.Explanation, from origin) string {
 	case len(from.dirs) > 0:
 		return nextOffline(e, from, host)
 	case from.sandbox != "":
-		return program + " sandbox status --sandbox " + from.sandbox
+		return from.status
 	default:
 		return nextInCluster(e, host)
 	}

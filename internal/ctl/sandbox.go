@@ -74,7 +74,7 @@ func (c *cli) sandboxUp(ctx context.Context, cfg sandbox.Config) error {
 	cl, err := sandbox.Start(ctx, cfg)
 	switch {
 	case errors.Is(err, sandbox.ErrRunning):
-		return failed(program+" sandbox down --sandbox "+cfg.Name, "start the sandbox %q: %w", cfg.Name, err)
+		return failed(c.sandboxHint("down", cfg.Name), "start the sandbox %q: %w", cfg.Name, err)
 	case err != nil:
 		return failed("", "start the sandbox %q: %w", cfg.Name, err)
 	}
@@ -118,7 +118,7 @@ func (c *cli) sandboxExec(ctx context.Context, pod string, argv []string) error 
 	if err != nil {
 		return err
 	}
-	if err := havePod(st, pod); err != nil {
+	if err := c.havePod(st, pod); err != nil {
 		return err
 	}
 	code, err := cl.Exec(ctx, pod, argv, sandbox.Stdio{In: c.In, Out: c.Out, Err: c.Err})
@@ -190,7 +190,7 @@ func (c *cli) sandboxSet(ctx context.Context, pod, word string, words []string) 
 	if err != nil {
 		return err
 	}
-	if err := havePod(st, pod); err != nil {
+	if err := c.havePod(st, pod); err != nil {
 		return err
 	}
 	if err := podStates[i].set(ctx, cl, pod); err != nil {
@@ -253,7 +253,7 @@ func (c *cli) sandboxDown(ctx context.Context) error {
 		return failed("", "reach the sandbox %q: %w", name, err)
 	}
 	if err := cl.Down(ctx); err != nil {
-		return failed(program+" sandbox status --sandbox "+name, "end the sandbox %q: %w", name, err)
+		return failed(c.sandboxHint("status", name), "end the sandbox %q: %w", name, err)
 	}
 	_, err = fmt.Fprintf(c.Out, "sandbox %s is gone\n", name)
 	return printed(err)
@@ -270,7 +270,7 @@ func (c *cli) anySandbox(ctx context.Context) (*sandbox.Client, sandbox.Status, 
 	case 1:
 		return c.sandboxStatus(ctx, names[0])
 	default:
-		return nil, sandbox.Status{}, badInput(program+" sandbox status --sandbox "+names[0],
+		return nil, sandbox.Status{}, badInput(c.sandboxHint("status", names[0]),
 			"%d sandboxes are running (%s): name one with --sandbox", len(names), strings.Join(names, ", "))
 	}
 }
@@ -284,14 +284,14 @@ func (c *cli) sandboxStatus(ctx context.Context, name string) (*sandbox.Client, 
 		}
 	}
 	if errors.Is(err, sandbox.ErrNotRunning) {
-		return nil, sandbox.Status{}, failed(program+" sandbox up -f DIR --sandbox "+name, "no sandbox %q is running", name)
+		return nil, sandbox.Status{}, failed(c.sandboxHint("up -f DIR", name), "no sandbox %q is running", name)
 	}
 	return nil, sandbox.Status{}, failed("", "reach the sandbox %q: %w", name, err)
 }
 
 // havePod is nil when the sandbox has the pod: "namespace/name", or "name" in
 // namespace default.
-func havePod(st sandbox.Status, pod string) error {
+func (c *cli) havePod(st sandbox.Status, pod string) error {
 	ns, name, found := strings.Cut(pod, "/")
 	if !found {
 		ns, name = "default", pod
@@ -308,22 +308,54 @@ func havePod(st sandbox.Status, pod string) error {
 	if len(alike) > 0 {
 		return badInput("", "the sandbox %q has no pod %q in namespace default, but it has %s", st.Name, pod, strings.Join(alike, ", "))
 	}
-	return badInput(program+" sandbox status --sandbox "+st.Name, "the sandbox %q has no pod %q", st.Name, pod)
+	return badInput(c.sandboxHint("status", st.Name), "the sandbox %q has no pod %q", st.Name, pod)
+}
+
+// sandboxPorts are the TCP ports of a Service: the name, or the number of one that
+// has none, and the address.
+func sandboxPorts(s sandbox.ServiceStatus) map[string]string {
+	out := map[string]string{}
+	for _, p := range s.Ports { // name:number/protocol or number/protocol
+		text, isTCP := strings.CutSuffix(p, "/TCP")
+		if !isTCP {
+			continue
+		}
+		name, number, named := strings.Cut(text, ":")
+		if !named {
+			number = name
+		}
+		out[name] = s.VIP + ":" + number
+	}
+	return out
 }
 
 // sandboxPort returns the address of a Service port that a person named.
 func sandboxPort(s sandbox.ServiceStatus, t target) (string, error) {
-	for _, p := range s.Ports { // name:number/protocol or number/protocol
-		text, isTCP := strings.CutSuffix(p, "/TCP")
-		if name, number, named := strings.Cut(text, ":"); isTCP && named && name == t.port {
-			return s.VIP + ":" + number, nil
-		}
+	if address, ok := sandboxPorts(s)[t.port]; ok {
+		return address, nil
 	}
 	if _, err := portNumber(t.port); err == nil {
 		return s.VIP + ":" + t.port, nil
 	}
 	return "", badInput("", "%q: Service %s/%s has no TCP port named %q (it declares %s)",
 		t.text, s.Namespace, s.Name, t.port, strings.Join(s.Ports, ", "))
+}
+
+// sandboxHint is the command `sandbox WHAT` for that sandbox.
+func (c *cli) sandboxHint(what, name string) string {
+	return program + " sandbox " + what + c.sandboxFlags(name)
+}
+
+// sandboxFlags names a sandbox on a command line.
+func (c *cli) sandboxFlags(name string) string {
+	flags := ""
+	if name != defaultSandbox {
+		flags += " --sandbox " + shellWord(name)
+	}
+	if c.sandboxDir != defaultSandboxDir {
+		flags += " --sandbox-dir " + shellWord(c.sandboxDir)
+	}
+	return flags
 }
 
 func orDefault(name string) string {

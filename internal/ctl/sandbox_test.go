@@ -57,7 +57,7 @@ func TestHavePod(t *testing.T) {
 	for pod, says := range map[string]string{
 		"a": "", "default/a": "", "shop/b": "", "b": "but it has shop/b", "shop/a": "no pod \"shop/a\"", "": "no pod \"\"",
 	} {
-		switch err := havePod(st, pod); {
+		switch err := (&cli{}).havePod(st, pod); {
 		case says == "" && err != nil:
 			t.Errorf("%q: %v", pod, err)
 		case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
