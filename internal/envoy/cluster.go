@@ -95,6 +95,9 @@ func servicePort(name string, a plan.Answer, s Settings) *clusterv3.Cluster {
 		TransportSocketMatches: socketMatches(),
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{
 			HealthyPanicThreshold: &typev3.Percent{Value: 1},
+			// By default the workers hear of a second ejection up to 1 s late,
+			// and connections fail meanwhile.
+			UpdateMergeWindow: duration(0),
 		},
 	}
 	if a.Policy.ClientIPAffinity {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,7 +58,7 @@ func TestRealAnswerChanges(t *testing.T) {
 		l.answer(a)
 		l.eventually(what, func() error {
 			if got, err := l.exchange(vip, halfClosing); !ok(got, err) {
-				return fmt.Errorf("%q, %v", got, err)
+				return errors.New("last seen: " + strconv.Quote(got) + ", " + fmt.Sprint(err))
 			}
 			return nil
 		})
