@@ -267,9 +267,10 @@ spec: {selector: {app: once}, ports: [{port: 80}]}
 		return crashing.Containers[0].Restarts >= 2 && failing.Phase == "Failed" && once.Phase == "Succeeded" && ordered.Ready &&
 			strings.Contains(missing.Containers[0].Reason, "127")
 	})
-	if b, err := os.ReadFile(file); err != nil || string(b) != "first\nside\nsecond\nmain\n" {
-		t.Errorf("the order was %q (%v)", b, err)
-	}
+	eventually(t, "the containers ran in their order", func() bool { // running is not yet having written
+		b, err := os.ReadFile(file)
+		return err == nil && string(b) == "first\nside\nsecond\nmain\n"
+	})
 	st := n.Status()
 	if r := st.Pods[4].Containers[0].Restarts; r != 1 {
 		log, _ := os.ReadFile(st.Pods[4].Containers[0].Log)
