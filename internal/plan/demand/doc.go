@@ -16,7 +16,8 @@
 //     name is turned away: published empty and withdrawn at once, until a
 //     Service takes it over.
 //   - An unknown address about to be refused is first held for a moment, so that
-//     a Service created a moment before its first dial is served.
+//     a Service created a moment before its first dial is served. Objects come one
+//     by one: a Service that turns up without endpoints does not end the hold.
 //   - An address outside the Service range, and the API server's, is never
 //     answered. It is kept in mind, since Envoy will not ask again, and answered
 //     when a range takes it in.

@@ -82,6 +82,8 @@ func (r *reference) answer(at netip.AddrPort) {
 		}
 	}
 	switch {
+	case wasHeld && a.Verdict == plan.Refuse && r.now.Before(r.holdEnd[at]):
+		r.held[at] = true
 	case a.Lasting():
 		r.answered[at], r.service[at] = true, true
 	case r.answered[at], r.service[at]:

@@ -184,6 +184,8 @@ func (s *step) settle(t netip.AddrPort, e *entry, asked bool) {
 	}
 	a := s.look(t)
 	switch {
+	case e.kind == KindHeld && a.Verdict == plan.Refuse && s.now.Before(e.until):
+		// Its Service, or that Service's endpoints, may still be on their way.
 	case a.Lasting():
 		if !e.service {
 			e.service, s.save = true, true
