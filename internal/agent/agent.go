@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"aether.io/aether/internal/daemon"
+	"aether.io/aether/internal/model"
+	"aether.io/aether/internal/plan"
+	"aether.io/aether/internal/plan/demand"
+	"aether.io/aether/internal/refuse"
+	"aether.io/aether/internal/xds"
+)
+
+const (
+	runDirMode   = 0o755
+	stateDirMode = 0o700
+	// envoyMode is of the sockets that Envoy connects to, ownMode of the others.
+	envoyMode fs.FileMode = 0o660
+	ownMode   fs.FileMode = 0o600
+	// mailboxSize is how many messages may wait for the loop.
+	mailboxSize = 256
+)
+
+// Deps are what an agent needs beside its configuration. Source is required; the
+// others have defaults.
+type Deps struct {
+	Source   Source
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Clock    Clock
+	// CheckNetNS reports, as an error, that a path is no pod's network namespace.
+	CheckNetNS func(path string) error
+	// Scraper reads Envoy's counts.
+	Scraper Scraper
+}
+
+// Agent is one node's agent. It runs once.
+type Agent struct {
+	cfg   Config
+	deps  Deps
+	meter *Metrics
+	in    chan message
+	ended chan struct{} // closed when the loop has ended
+	ready chan struct{} // closed when the first publication is done
+	open  atomic.Bool   // the xDS socket is there
+}
+
+// New checks the configuration and makes an agent. It does no I/O.
+func New(c Config, d Deps) (*Agent, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Source == nil {
+		return nil, errors.New("no source of Services")
+	}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	if d.Registry == nil {
+		d.Registry = daemon.NewRegistry()
+	}
+	if d.Clock == nil {
+		d.Clock = systemClock{}
+	}
+	if d.CheckNetNS == nil {
+		d.CheckNetNS = CheckNetNS
+	}
+	if d.Scraper == nil {
+		d.Scraper = adminScraper(c.AdminSocket())
+	}
+	c.Envoy = c.settings()
+	return &Agent{
+		cfg: c, deps: d, meter: NewMetrics(d.Registry),
+		in: make(chan message, mailboxSize), ended: make(chan struct{}), ready: make(chan struct{}),
+	}, nil
+}
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time                         { return time.Now() }
+func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// Run runs the agent until ctx ends or something it cannot do without fails: its
+// directories, its lock, a socket. It returns nil when ctx ended.
+//
+// The order matters: the lock is first, so that two agents never share a run
+// directory. The refuser, the CLI's socket and metrics come at once. The xDS
+// socket comes when the sources have synced and everything remembered is
+// published, and the CNI plugin's socket after it.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := os.MkdirAll(a.cfg.RunDir, runDirMode); err != nil {
+		return fmt.Errorf("make run directory: %w", err)
+	}
+	if err := os.MkdirAll(a.cfg.StateDir, stateDirMode); err != nil {
+		return fmt.Errorf("make state directory: %w", err)
+	}
+	lock, err := daemon.Acquire(a.cfg.run(lockFile))
+	if err != nil {
+		return fmt.Errorf("another agent uses %s: %w", a.cfg.RunDir, err)
+	}
+	defer lock.Release()
+	a.deps.Log.Info("agent starts", "node", a.cfg.Node, "mode", string(a.cfg.Mode), "version", daemon.Version(), "pid", os.Getpid())
+
+	server := xds.New(a.xdsConfig())
+	writes := make(chan write, len(stateFiles))
+	l := a.newLoop(server, writes)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(writes)
+		defer close(a.ended)
+		l.run(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		writer(a.cfg.StateDir, writes, a.mailbox().tell)
+		return nil
+	})
+	group.Go(func() error {
+		return a.deps.Source(ctx, func(b Batch) { a.mailbox().tell(sourceBatch{b, a.deps.Clock.Now()}) })
+	})
+	group.Go(func() error {
+		scrape(ctx, a.deps.Scraper, a.cfg.ScrapeInterval, a.deps.Clock, a.mailbox().tell)
+		return nil
+	})
+	a.serveEarly(ctx, group)
+	group.Go(func() error { return a.serveReady(ctx, group, server) })
+	err = group.Wait()
+	l.finalSaves()
+	a.deps.Log.Info("agent stopped", "node", a.cfg.Node)
+	return err
+}
+
+func (a *Agent) mailbox() mailbox { return mailbox{a.in, a.ended} }
+
+func (a *Agent) xdsConfig() xds.Config {
+	m := xds.NewMetrics()
+	a.deps.Registry.MustRegister(m)
+	return xds.Config{
+		Sink:    func(ev xds.Event) { a.mailbox().tell(xdsEvent{ev, a.deps.Clock.Now()}) },
+		Metrics: m,
+		Log:     a.deps.Log,
+	}
+}
+
+var stateFiles = []string{demandFile, podsFile}
+
+// newLoop makes the loop with what an earlier agent left.
+func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
+	r := restore(a.cfg.StateDir, a.deps.CheckNetNS, a.deps.Log)
+	changes := make([]model.Change, 0, len(r.pods))
+	for _, w := range r.pods {
+		changes = append(changes, model.SetWorkload{Workload: w})
+	}
+	state, _ := model.New(model.Options{RangeOverride: a.cfg.ServiceRange}).Apply(changes)
+	l := &loop{
+		cfg: a.cfg, log: a.deps.Log, clock: a.deps.Clock, meter: a.meter,
+		xds: p, in: a.in, writes: writes, ready: a.ready,
+		state:    state,
+		settings: plan.Settings{Mode: a.cfg.Mode, Node: a.cfg.Node, Zone: a.cfg.Zone},
+		demand: demand.New(demand.Config{
+			Budget: a.cfg.NameBudget, Hold: a.cfg.NoServiceHold, Window: a.cfg.DemandWindow,
+		}, r.names),
+		published: newPublished(),
+		pods:      newPods(r.pods),
+		envoys:    map[uint64]xds.Stream{},
+		nacks:     map[xds.Key]string{},
+	}
+	l.files = files{
+		demandFile: {name: demandFile, encode: func() []byte { return demand.Encode(l.demand.Remembered()) }},
+		podsFile:   {name: podsFile, encode: func() []byte { return encodePods(l.pods.workloads()) }},
+	}
+	for name, why := range r.damaged {
+		l.files[name].damaged = why
+	}
+	l.observe(&turn{})
+	return l
+}
+
+// serveEarly serves what makes sense from the start.
+func (a *Agent) serveEarly(ctx context.Context, group *errgroup.Group) {
+	group.Go(func() error {
+		return a.serveHTTP(ctx, agentSocket, cliHandler{a.mailbox()}.routes())
+	})
+	group.Go(func() error {
+		ln, err := daemon.ListenUnix(a.cfg.run(refuseSocket), envoyMode)
+		if err != nil {
+			return err
+		}
+		return refuse.New(a.refuseConfig()).Serve(ctx, ln)
+	})
+	if a.cfg.MetricsAddress == "" {
+		return
+	}
+	group.Go(func() error {
+		ln, err := net.Listen("tcp", a.cfg.MetricsAddress)
+		if err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		return daemon.ServeHTTP(ctx, ln, daemon.HealthHandler(a.deps.Registry, daemon.Health{Ready: a.isReady}), a.deps.Log)
+	})
+}
+
+// serveReady serves Envoy and then the CNI plugin, once everything that is
+// remembered is published.
+func (a *Agent) serveReady(ctx context.Context, group *errgroup.Group, server *xds.Server) error {
+	select {
+	case <-a.ready:
+	case <-ctx.Done():
+		return nil
+	}
+	ln, err := xds.Listen(a.cfg.XDSSocket(), envoyMode)
+	if err != nil {
+		return err
+	}
+	a.open.Store(true)
+	group.Go(func() error {
+		h := cniHandler{loop: a.mailbox(), checkNetNS: a.deps.CheckNetNS}
+		return a.serveHTTP(ctx, cniSocket, h.routes())
+	})
+	return server.Serve(ctx, ln)
+}
+
+func (a *Agent) serveHTTP(ctx context.Context, socket string, h http.Handler) error {
+	ln, err := daemon.ListenUnix(a.cfg.run(socket), ownMode)
+	if err != nil {
+		return err
+	}
+	return daemon.ServeHTTP(ctx, ln, h, a.deps.Log)
+}
+
+func (a *Agent) isReady() error {
+	if !a.open.Load() {
+		return errNotSynced
+	}
+	return nil
+}
+
+func (a *Agent) refuseConfig() refuse.Config {
+	return refuse.Config{Log: a.deps.Log, Registerer: a.deps.Registry}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"strings"
+
+	"aether.io/aether/internal/envoy"
+	"aether.io/aether/internal/plan/demand"
+	"aether.io/aether/internal/xds"
+)
+
+// heard takes in an event of the xDS server.
+func (l *loop) heard(t *turn, m xdsEvent) {
+	switch ev := m.Event.(type) {
+	case xds.StreamOpened:
+		l.envoys[ev.Stream.ID] = ev.Stream
+	case xds.FirstRequest:
+		l.begun(t, ev)
+	case xds.Asked:
+		if ev.Type != xds.Cluster {
+			return // Envoy follows the clusters it has
+		}
+		if ts := l.targets(ev.Names); len(ts) > 0 {
+			t.events = append(t.events, demand.Asked{Stream: demand.StreamID(ev.Stream.ID), Targets: ts})
+			t.asked = append(t.asked, m.at)
+		}
+	case xds.Acked:
+		l.acked(ev)
+	case xds.Nacked:
+		l.nacked(ev)
+	case xds.StreamClosed:
+		delete(l.envoys, ev.Stream.ID)
+		t.events = append(t.events, demand.Closed{Stream: demand.StreamID(ev.Stream.ID)})
+	}
+}
+
+// begun takes the first request of a type on a stream. It is let go once what it
+// names is published.
+func (l *loop) begun(t *turn, ev xds.FirstRequest) {
+	if l.synced {
+		t.done = append(t.done, ev.Done)
+	} else {
+		l.unasked = append(l.unasked, ev.Done)
+	}
+	if ev.Type != xds.Cluster {
+		return
+	}
+	if ev.Fresh {
+		l.pods.unknown()
+	}
+	held := l.targets(ev.Held)
+	has := make(map[netip.AddrPort]bool, len(held))
+	for _, h := range held {
+		has[h] = true
+	}
+	var asked []netip.AddrPort
+	for _, a := range l.targets(ev.Subscribed) {
+		if !has[a] {
+			asked = append(asked, a)
+		}
+	}
+	t.events = append(t.events, demand.Opened{
+		Stream: demand.StreamID(ev.Stream.ID), Epoch: ev.Stream.Epoch, Held: held, Asked: asked,
+	})
+}
+
+// targets parses the names of clusters. A name that is neither a target's nor of
+// a cluster that every node has is counted and never answered.
+func (l *loop) targets(names []string) []netip.AddrPort {
+	ts := make([]netip.AddrPort, 0, len(names))
+	for _, name := range names {
+		target, err := envoy.ParseClusterName(name)
+		switch {
+		case err == nil:
+			ts = append(ts, target)
+		case !l.published.base[name]:
+			l.meter.malformed.Inc()
+			l.log.Debug("a name that is none was asked for", "cluster", name, "err", err)
+		}
+	}
+	return ts
+}
+
+func (l *loop) acked(ev xds.Acked) {
+	for _, r := range ev.Resources {
+		key := xds.Key{Type: ev.Type, Name: r.Name}
+		if r.Newest {
+			delete(l.nacks, key)
+		}
+		switch ev.Type {
+		case xds.Cluster:
+			if target, err := envoy.ParseClusterName(r.Name); err == nil {
+				l.published.tookAway(target)
+			}
+		case xds.Listener:
+			if pod, err := envoy.ParseListenerName(r.Name); err == nil && r.Newest {
+				l.pods.accepted(pod)
+			}
+		}
+	}
+}
+
+// nacked remembers why Envoy rejected resources. The last accepted versions stay
+// in force, and so does everything else that was published with them.
+func (l *loop) nacked(ev xds.Nacked) {
+	for _, name := range ev.Names {
+		l.nacks[xds.Key{Type: ev.Type, Name: name}] = ev.Message
+		l.meter.nacks.WithLabelValues(ev.Type.String()).Inc()
+		if ev.Type != xds.Listener {
+			continue
+		}
+		if pod, err := envoy.ParseListenerName(name); err == nil {
+			l.pods.rejected(pod, ev.Message)
+		}
+	}
+}
+
+// nackOf returns Envoy's words about a target's cluster or assignment.
+func (l *loop) nackOf(target netip.AddrPort) string {
+	name := envoy.ClusterName(target)
+	var words []string
+	for _, t := range []xds.Type{xds.Cluster, xds.Assignment} {
+		if m := l.nacks[xds.Key{Type: t, Name: name}]; m != "" {
+			words = append(words, m)
+		}
+	}
+	return strings.Join(words, "; ")
+}

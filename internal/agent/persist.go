@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"aether.io/aether/internal/agent/api"
+	"aether.io/aether/internal/daemon"
+	"aether.io/aether/internal/model"
+	"aether.io/aether/internal/plan/demand"
+)
+
+// The files in the state directory.
+const (
+	demandFile = "demand.json"
+	podsFile   = "pods.json"
+)
+
+const (
+	fileMode = 0o600
+	// maxFile bounds what is read at the start: some 200,000 names.
+	maxFile = 16 << 20
+	// saveRetry is how long after a failed write the next one is tried.
+	saveRetry = 30 * time.Second
+	// podsVersion is the version of pods.json that is written and read.
+	podsVersion = 1
+)
+
+// file is one file of the state directory as the loop sees it. A writer goroutine
+// writes it; at most one write is under way, and the next one holds whatever is
+// true when it starts.
+type file struct {
+	name    string
+	encode  func() []byte
+	wanted  uint64 // writes asked for
+	sent    uint64 // wanted, when the last write was started
+	done    uint64 // wanted, when the last finished write was started
+	busy    bool
+	err     error // of the last write
+	retryAt time.Time
+	damaged string // where a damaged one was set aside at the start
+}
+
+func (f *file) failing() bool { return f.err != nil }
+
+type files map[string]*file
+
+// write is one file to be written.
+type write struct {
+	file string
+	seq  uint64
+	data []byte
+}
+
+// save has a file written soon, and returns a number that its done reaches when
+// what is true now has been written (or could not be).
+func (l *loop) save(name string) uint64 {
+	f := l.files[name]
+	f.wanted++
+	return f.wanted
+}
+
+// startSaves starts the writes that were asked for, where none is under way.
+func (l *loop) startSaves(now time.Time) {
+	for _, f := range l.files {
+		due := f.wanted > f.sent || f.failing() && !now.Before(f.retryAt)
+		if f.busy || !due {
+			continue
+		}
+		f.busy, f.sent = true, f.wanted
+		f.retryAt = now.Add(saveRetry)
+		l.writes <- write{f.name, f.sent, f.encode()} // has room for every file
+	}
+}
+
+// saved takes in the outcome of a write. A full or read-only disk is told once.
+func (l *loop) saved(m saved) {
+	f := l.files[m.file]
+	f.busy, f.done = false, m.seq
+	was := f.failing()
+	f.err = m.err
+	switch {
+	case m.err != nil && !was:
+		l.log.Warn("state is not saved; everything goes on, but a restart would lose what came since",
+			"file", f.name, "err", m.err)
+	case m.err == nil && was:
+		l.log.Info("state is saved again", "file", f.name)
+	}
+}
+
+// writer writes what it is sent until the channel is closed.
+func writer(dir string, writes <-chan write, tell func(message)) {
+	for w := range writes {
+		err := daemon.WriteFile(filepath.Join(dir, w.file), w.data, fileMode)
+		tell(saved{w.file, w.seq, err})
+	}
+}
+
+// finalSaves writes, when nobody else does any more, what is not on disk yet,
+// with the last dials as they are now.
+func (l *loop) finalSaves() {
+	for _, f := range l.files {
+		if f.name != demandFile && f.wanted == f.done && !f.failing() {
+			continue
+		}
+		if !l.synced && f.name == demandFile {
+			continue // nothing was learned
+		}
+		if err := daemon.WriteFile(filepath.Join(l.cfg.StateDir, f.name), f.encode(), fileMode); err != nil {
+			l.log.Warn("state is not saved", "file", f.name, "err", err)
+		}
+	}
+}
+
+// restored is what an earlier agent left.
+type restored struct {
+	names   []demand.Name
+	pods    []model.Workload
+	damaged map[string]string // file → where it was set aside, or why it could not be
+}
+
+// restore reads the state directory. A file that cannot be read is set aside and
+// counts as empty; pods whose network namespace is gone are left out.
+func restore(dir string, checkNetNS func(string) error, log *slog.Logger) restored {
+	r := restored{damaged: map[string]string{}}
+	read := func(name string, decode func([]byte) error) {
+		path := filepath.Join(dir, name)
+		data, err := daemon.ReadFile(path, maxFile)
+		if err == nil && data == nil {
+			return
+		}
+		if err == nil {
+			err = decode(data)
+		}
+		if err == nil {
+			return
+		}
+		aside, moveErr := daemon.SetAside(path)
+		if moveErr != nil {
+			aside = moveErr.Error()
+		}
+		r.damaged[name] = fmt.Sprintf("%v; set aside: %s", err, aside)
+		log.Warn("a state file is damaged; it is set aside and counts as empty", "file", path, "path", aside, "err", err)
+	}
+	read(demandFile, func(b []byte) (err error) {
+		r.names, err = demand.Decode(b)
+		return err
+	})
+	read(podsFile, func(b []byte) (err error) {
+		r.pods, err = decodePods(b)
+		return err
+	})
+	r.pods = slices.DeleteFunc(r.pods, func(w model.Workload) bool {
+		err := checkNetNS(w.NetNS)
+		if err != nil {
+			log.Info("pod is gone", "pod", w.Name.String(), "reason", err.Error())
+		}
+		return err != nil
+	})
+	return r
+}
+
+type podsHead struct {
+	Version *int       `json:"version"`
+	Pods    *[]api.Pod `json:"pods"`
+}
+
+// encodePods returns pods.json with these pods, sorted by name.
+func encodePods(ws []model.Workload) []byte {
+	ws = slices.Clone(ws)
+	slices.SortFunc(ws, func(a, b model.Workload) int { return a.Name.Compare(b.Name) })
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"version":%d,"pods":[`, podsVersion)
+	for i, w := range ws {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('\n')
+		line, err := json.Marshal(api.Pod{Namespace: w.Name.Namespace, Name: w.Name.Name, UID: w.UID,
+			ServiceAccount: w.ServiceAccount, IP: w.IP.String(), NetNS: w.NetNS})
+		if err != nil {
+			panic(err) // a struct of strings
+		}
+		b.Write(line)
+	}
+	b.WriteString("\n]}\n")
+	return b.Bytes()
+}
+
+// decodePods reads pods.json: all of it or an error that says what is wrong.
+func decodePods(data []byte) ([]model.Workload, error) {
+	var head podsHead
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&head); err != nil {
+		return nil, fmt.Errorf("parse JSON: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("parse JSON: something follows the end of the object")
+	}
+	switch {
+	case head.Version == nil:
+		return nil, errors.New("version: missing")
+	case *head.Version != podsVersion:
+		return nil, fmt.Errorf("version: this agent reads version %d, the file has %d", podsVersion, *head.Version)
+	case head.Pods == nil:
+		return nil, errors.New("pods: missing")
+	}
+	seen := map[model.Name]bool{}
+	ws := make([]model.Workload, 0, len(*head.Pods))
+	for i, p := range *head.Pods {
+		w, err := workload(p, func(string) error { return nil })
+		if err != nil {
+			return nil, fmt.Errorf("pods[%d].%w", i, err)
+		}
+		if seen[w.Name] {
+			return nil, fmt.Errorf("pods[%d]: %s is there twice", i, w.Name)
+		}
+		seen[w.Name] = true
+		ws = append(ws, w)
+	}
+	return ws, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"aether.io/aether/internal/plan/demand"
+)
+
+const (
+	// scrapeTimeout bounds one reading of Envoy's counts.
+	scrapeTimeout = 5 * time.Second
+	// maxScrape bounds what is read: some 100,000 Service ports.
+	maxScrape = 32 << 20
+)
+
+// count is what Envoy counted for one Service port: connections since it started
+// and connections open now.
+type count struct{ total, active uint64 }
+
+// counts are what Envoy counted last, by statistics name.
+type counts struct {
+	now map[string]count
+	err error // of the last reading
+}
+
+// Scraper reads Envoy's counts by statistics name (svc.<namespace>.<name>.<port>).
+type Scraper func(context.Context) (map[string]count, error)
+
+const (
+	statTotal  = ".upstream_cx_total"
+	statActive = ".upstream_cx_active"
+	statFilter = `^cluster\.svc\..*\.upstream_cx_(total|active)$`
+)
+
+// adminScraper reads from Envoy's admin socket.
+func adminScraper(socket string) Scraper {
+	client := &http.Client{
+		Timeout: scrapeTimeout,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", socket)
+			},
+			DisableKeepAlives: true, // one request in ten seconds
+		},
+	}
+	query := url.Values{"format": {"json"}, "usedonly": {""}, "filter": {statFilter}}
+	address := "http://envoy/stats?" + query.Encode()
+	return func(ctx context.Context) (map[string]count, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		if err != nil {
+			return nil, fmt.Errorf("read envoy's statistics: %w", err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("read envoy's statistics: %w", err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return nil, fmt.Errorf("read envoy's statistics: %s", resp.Status)
+		}
+		c, err := parseStats(io.LimitReader(resp.Body, maxScrape))
+		if err != nil {
+			return nil, fmt.Errorf("read envoy's statistics: %w", err)
+		}
+		return c, nil
+	}
+}
+
+// parseStats reads Envoy's JSON form of counters and gauges.
+func parseStats(r io.Reader) (map[string]count, error) {
+	var body struct {
+		Stats *[]struct {
+			Name  string  `json:"name"`
+			Value *uint64 `json:"value"` // histograms have none
+		} `json:"stats"`
+	}
+	if err := json.NewDecoder(r).Decode(&body); err != nil {
+		return nil, err
+	}
+	if body.Stats == nil {
+		return nil, errors.New("there is no list of stats")
+	}
+	out := map[string]count{}
+	for _, s := range *body.Stats {
+		name, ok := strings.CutPrefix(s.Name, "cluster.")
+		if !ok || s.Value == nil {
+			continue
+		}
+		if name, ok := strings.CutSuffix(name, statTotal); ok {
+			c := out[name]
+			c.total = *s.Value
+			out[name] = c
+		}
+		if name, ok := strings.CutSuffix(name, statActive); ok {
+			c := out[name]
+			c.active = *s.Value
+			out[name] = c
+		}
+	}
+	return out, nil
+}
+
+// scrape reads the counts at intervals and tells the loop, until ctx ends.
+func scrape(ctx context.Context, read Scraper, interval time.Duration, clock Clock, tell func(message)) {
+	for {
+		select {
+		case <-clock.After(interval):
+		case <-ctx.Done():
+			return
+		}
+		c, err := read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		tell(scraped{c, err})
+	}
+}
+
+// scraped takes in what Envoy counted. A Service port with more connections than
+// the last time, or with open ones, was dialled. Envoy counts from zero when it
+// restarts. What was counted before this agent came says nothing about when.
+func (l *loop) scraped(t *turn, m scraped) {
+	was := l.counts.err
+	l.counts.err = m.err
+	if m.err != nil {
+		if was == nil && len(l.envoys) > 0 {
+			l.log.Warn("connection counts are not read", "err", m.err)
+		}
+		return
+	}
+	before := l.counts.now
+	l.counts.now = m.counts
+	for target, stat := range l.published.stats {
+		c, ok := m.counts[stat]
+		if !ok {
+			continue
+		}
+		old, seen := before[stat]
+		switch {
+		case c.active > 0, seen && c.total > old.total, seen && c.total < old.total && c.total > 0:
+			t.events = append(t.events, demand.Dialled{Target: target, At: t.now})
+		case !seen && before != nil && c.total > 0:
+			t.events = append(t.events, demand.Dialled{Target: target, At: t.now})
+		}
+	}
+}
