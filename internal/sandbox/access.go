@@ -192,7 +192,7 @@ func (n *Node) Status() Status {
 		Mode: n.settings.Mode, EgressSource: n.settings.EgressSource,
 		Agent: processStatus(n.agent), Envoy: processStatus(n.envoy),
 		Pods: []PodStatus{}, Services: serviceStatus(n.services, n.vips),
-		Problems: slices.Concat([]Problem{}, n.problems), Notes: slices.Concat([]string{}, n.notes),
+		Problems: append([]Problem{}, n.problems...), Notes: append([]string{}, n.notes...),
 		Paths: n.Paths(),
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(n.running), model.Name.Compare) {

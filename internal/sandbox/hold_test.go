@@ -38,6 +38,9 @@ func TestHeldSandbox(t *testing.T) {
 	if err != nil || st.PID == os.Getpid() || len(st.Pods) != 2 || !st.Pods[0].Ready {
 		t.Fatalf("got %+v (%v)", st, err)
 	}
+	if st.Problems == nil || st.Notes == nil || st.Services == nil {
+		t.Errorf("a list is null: %+v", st)
+	}
 	if _, err := Start(t.Context(), c); !errors.Is(err, ErrRunning) {
 		t.Errorf("a second one: %v, want ErrRunning", err)
 	}

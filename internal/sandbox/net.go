@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
@@ -224,7 +225,7 @@ func disconnect(nodePath, nodeSide string) error {
 	defer h.Close()
 	link, err := h.LinkByName(nodeSide)
 	if err != nil {
-		if _, gone := err.(netlink.LinkNotFoundError); gone {
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
 			return nil
 		}
 		return fmt.Errorf("find link %s: %w", nodeSide, err)

@@ -102,8 +102,7 @@ func Up(ctx context.Context, c Config) (*Node, error) {
 	}
 	removed, err := cleanLeftovers(c)
 	if err != nil {
-		lock.release()
-		return nil, fmt.Errorf("remove what an earlier sandbox left: %w", err)
+		return nil, errors.Join(fmt.Errorf("remove what an earlier sandbox left: %w", err), lock.release())
 	}
 	if len(removed) > 0 {
 		c.Progress("removed what an earlier sandbox left: " + strings.Join(removed, ", "))

@@ -62,8 +62,10 @@ func podBackoff() backoff {
 }
 
 func (n *Node) newPod(plan podPlan, ip netip.Addr) *pod {
-	p := &pod{node: n, key: podKey(plan.name), ip: ip, plan: plan, manifest: plan.pod, forced: plan.forced,
-		phase: corev1.PodPending, gone: make(chan struct{})}
+	p := &pod{
+		node: n, key: podKey(plan.name), ip: ip, plan: plan, manifest: plan.pod, forced: plan.forced,
+		phase: corev1.PodPending, gone: make(chan struct{}),
+	}
 	if p.uid = string(plan.pod.UID); p.uid == "" {
 		p.uid = newUID()
 	}

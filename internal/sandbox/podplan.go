@@ -60,8 +60,10 @@ func planPods(pods map[model.Name]*corev1.Pod, node string) (map[model.Name]podP
 		}
 		for _, a := range append(slices.Clone(p.outside), p.fixedIP) {
 			if other, dup := byIP[a]; dup && a.IsValid() {
-				problems = append(problems, Problem{Object: "Pod " + name.String(), Field: "status.podIP",
-					Text: fmt.Sprintf("%s belongs to Pod %s already", a, other)})
+				problems = append(problems, Problem{
+					Object: "Pod " + name.String(), Field: "status.podIP",
+					Text: fmt.Sprintf("%s belongs to Pod %s already", a, other),
+				})
 				err = &problems[len(problems)-1]
 				break
 			}
@@ -88,8 +90,10 @@ func planPod(pod *corev1.Pod, node string) (podPlan, *Problem) {
 		for s := range strings.SplitSeq(text, ",") {
 			a, err := netip.ParseAddr(strings.TrimSpace(s))
 			if err != nil || !a.Is4() || a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() {
-				return p, &Problem{Field: "metadata.annotations[" + outsideAnnotation + "]",
-					Text: fmt.Sprintf("%q is not a usable IPv4 address", strings.TrimSpace(s))}
+				return p, &Problem{
+					Field: "metadata.annotations[" + outsideAnnotation + "]",
+					Text:  fmt.Sprintf("%q is not a usable IPv4 address", strings.TrimSpace(s)),
+				}
 			}
 			p.outside = append(p.outside, a)
 		}
@@ -108,8 +112,10 @@ func planPod(pod *corev1.Pod, node string) (podPlan, *Problem) {
 	if s, ok := pod.Annotations[readyAnnotation]; ok {
 		v := s == "true"
 		if !v && s != "false" {
-			return p, &Problem{Field: "metadata.annotations[" + readyAnnotation + "]",
-				Text: fmt.Sprintf("%q: want true or false", s)}
+			return p, &Problem{
+				Field: "metadata.annotations[" + readyAnnotation + "]",
+				Text:  fmt.Sprintf("%q: want true or false", s),
+			}
 		}
 		p.forced = &v
 	}

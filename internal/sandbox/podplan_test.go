@@ -118,10 +118,14 @@ func TestRestartPolicy(t *testing.T) {
 		code       int
 		want       bool
 	}{
-		{"", false, false, 0, true}, {"Always", false, false, 1, true},
-		{"OnFailure", false, false, 0, false}, {"OnFailure", false, false, 1, true},
+		{"", false, false, 0, true},
+		{"Always", false, false, 1, true},
+		{"OnFailure", false, false, 0, false},
+		{"OnFailure", false, false, 1, true},
 		{"Never", false, false, 1, false},
-		{"Always", true, false, 0, false}, {"Always", true, false, 1, true}, {"Never", true, false, 1, false},
+		{"Always", true, false, 0, false},
+		{"Always", true, false, 1, true},
+		{"Never", true, false, 1, false},
 		{"Never", true, true, 0, true},
 	} {
 		spec := &corev1.Container{}

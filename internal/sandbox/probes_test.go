@@ -17,8 +17,15 @@ import (
 func TestProbeThresholds(t *testing.T) {
 	timing := probeTiming{success: 2, failure: 3}
 	cases := []struct{ results, want string }{
-		{"+", "-"}, {"++", "-+"}, {"+-+", "---"}, {"+-++", "---+"},
-		{"++--", "-+++"}, {"++---", "-+++-"}, {"++--+--+", "-+++++++"}, {"++---+", "-+++--"}, {"++---++", "-+++--+"},
+		{"+", "-"},
+		{"++", "-+"},
+		{"+-+", "---"},
+		{"+-++", "---+"},
+		{"++--", "-+++"},
+		{"++---", "-+++-"},
+		{"++--+--+", "-+++++++"},
+		{"++---+", "-+++--"},
+		{"++---++", "-+++--+"},
 	}
 	for _, c := range cases {
 		var s probeState
@@ -111,8 +118,13 @@ func TestProbeTimesOut(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	b := backoff{min: 50 * time.Millisecond, max: 300 * time.Millisecond, stable: time.Second}
 	for i, c := range []struct{ ran, want time.Duration }{
-		{0, 50 * time.Millisecond}, {0, 100 * time.Millisecond}, {0, 200 * time.Millisecond}, {0, 300 * time.Millisecond},
-		{0, 300 * time.Millisecond}, {2 * time.Second, 50 * time.Millisecond}, {0, 100 * time.Millisecond},
+		{0, 50 * time.Millisecond},
+		{0, 100 * time.Millisecond},
+		{0, 200 * time.Millisecond},
+		{0, 300 * time.Millisecond},
+		{0, 300 * time.Millisecond},
+		{2 * time.Second, 50 * time.Millisecond},
+		{0, 100 * time.Millisecond},
 	} {
 		if got := b.after(c.ran); got != c.want {
 			t.Errorf("step %d: got %v, want %v", i, got, c.want)

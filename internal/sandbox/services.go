@@ -101,8 +101,10 @@ func allocateVIPs(services map[model.Name]*corev1.Service, ranges []netip.Prefix
 		}
 		a, ok := pickVIP(n, ranges, taken)
 		if !ok {
-			problems = append(problems, Problem{Object: "Service " + n.String(), Field: "spec.clusterIP",
-				Text: "no address left in the Service range"})
+			problems = append(problems, Problem{
+				Object: "Service " + n.String(), Field: "spec.clusterIP",
+				Text: "no address left in the Service range",
+			})
 			continue
 		}
 		out[n] = a

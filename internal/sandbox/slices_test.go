@@ -97,7 +97,8 @@ func TestEndpointSlices(t *testing.T) {
 		{"ready and not ready", "", []endpointPod{a, b}, "web-sandbox-0 [http=8080/TCP] 10.0.0.1 r+s+t- 10.0.0.2 r-s-t-\n"},
 		{"terminating serves but is not ready", "", []endpointPod{gone}, "web-sandbox-0 [http=8080/TCP] 10.0.0.3 r-s+t+\n"},
 		{
-			"publishNotReadyAddresses", ", publishNotReadyAddresses: true", []endpointPod{a, b, gone},
+			"publishNotReadyAddresses", ", publishNotReadyAddresses: true",
+			[]endpointPod{a, b, gone},
 			"web-sandbox-0 [http=8080/TCP] 10.0.0.1 r+s+t- 10.0.0.2 r+s-t- 10.0.0.3 r+s+t+\n",
 		},
 		{
@@ -107,19 +108,23 @@ func TestEndpointSlices(t *testing.T) {
 		},
 		{"no pods: a placeholder", "", nil, "web-sandbox-0 []\n"},
 		{
-			"PreferClose hints ready endpoints with a zone", ", trafficDistribution: PreferClose", []endpointPod{a, b, gone, noZone},
+			"PreferClose hints ready endpoints with a zone", ", trafficDistribution: PreferClose",
+			[]endpointPod{a, b, gone, noZone},
 			"web-sandbox-0 [http=8080/TCP] 10.0.0.1 r+s+t- zone=za 10.0.0.2 r-s-t- 10.0.0.3 r-s+t+ 10.0.0.4 r+s+t-\n",
 		},
 		{
-			"PreferSameZone is the same", ", trafficDistribution: PreferSameZone", []endpointPod{a},
+			"PreferSameZone is the same", ", trafficDistribution: PreferSameZone",
+			[]endpointPod{a},
 			"web-sandbox-0 [http=8080/TCP] 10.0.0.1 r+s+t- zone=za\n",
 		},
 		{
-			"PreferSameNode hints zone and node", ", trafficDistribution: PreferSameNode", []endpointPod{a, noZone},
+			"PreferSameNode hints zone and node", ", trafficDistribution: PreferSameNode",
+			[]endpointPod{a, noZone},
 			"web-sandbox-0 [http=8080/TCP] 10.0.0.1 r+s+t- zone=za node=n1 10.0.0.4 r+s+t- node=n3\n",
 		},
 		{
-			"an unknown distribution gives no hints", ", trafficDistribution: Elsewhere", []endpointPod{a},
+			"an unknown distribution gives no hints", ", trafficDistribution: Elsewhere",
+			[]endpointPod{a},
 			"web-sandbox-0 [http=8080/TCP] 10.0.0.1 r+s+t-\n",
 		},
 		{"ExternalName has no slices", ", type: ExternalName, externalName: x.example", []endpointPod{a}, ""},
