@@ -230,3 +230,36 @@ func (p paths) containerLog(pod, container string) string {
 	return p.log(pod + "_" + container + ".log")
 }
 func (p paths) accessLog() string { return p.log("access.log") }
+
+// marker tells a sandbox's directory from somebody else's of that name.
+const marker = ".aether-sandbox"
+
+// mark makes the directory and its marker.
+func (p paths) mark() error {
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	if err := os.WriteFile(p.at(marker), []byte("This directory is removed when its sandbox ends.\n"), 0o644); err != nil {
+		return fmt.Errorf("mark directory: %w", err)
+	}
+	return nil
+}
+
+// remove removes the directory and reports whether there was one. One without
+// the marker is removed if it is empty, and is an error otherwise.
+func (p paths) remove() (had bool, err error) {
+	if _, err := os.Stat(p.at(marker)); err == nil {
+		if err := os.RemoveAll(p.dir); err != nil {
+			return true, fmt.Errorf("remove files: %w", err)
+		}
+		return true, nil
+	}
+	err = os.Remove(p.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return true, fmt.Errorf("%s is in the way and was not made by a sandbox: %w", p.dir, err)
+	}
+	return true, nil
+}

@@ -163,6 +163,9 @@ func (n *Node) up(ctx context.Context) error {
 }
 
 func (n *Node) makeDirectories() error {
+	if err := n.paths.mark(); err != nil {
+		return err
+	}
 	for _, d := range n.paths.subdirectories() {
 		if err := os.MkdirAll(n.paths.at(d), 0o755); err != nil {
 			return fmt.Errorf("make directory: %w", err)
@@ -437,12 +440,12 @@ func cleanLeftovers(c Config) (removed []string, err error) {
 	if len(namespaces) > 0 {
 		removed = append(removed, fmt.Sprintf("%d network namespaces", len(namespaces)))
 	}
-	dir := c.paths().dir
-	if _, err := os.Stat(dir); err == nil {
-		if err := os.RemoveAll(dir); err != nil {
-			return removed, fmt.Errorf("remove files: %w", err)
-		}
-		removed = append(removed, dir)
+	had, err := c.paths().remove()
+	if err != nil {
+		return removed, err
+	}
+	if had {
+		removed = append(removed, c.paths().dir)
 	}
 	c.removeStateDir()
 	return removed, nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -306,5 +307,26 @@ func TestSettingsAreChecked(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("got %v, want an error that says %q", err, c.says)
 		}
+	}
+}
+
+// TestNobodyElsesFilesAreRemoved: a directory of the sandbox's name that is not
+// a sandbox's stays.
+func TestNobodyElsesFilesAreRemoved(t *testing.T) {
+	needRoot(t)
+	c := Config{Name: "sbtest8", Dirs: []string{t.TempDir()}, StateDir: t.TempDir(), NoProxy: true}
+	precious := filepath.Join(c.StateDir, c.Name, "precious")
+	if err := errors.Join(os.Mkdir(filepath.Dir(precious), 0o755), os.WriteFile(precious, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Up(t.Context(), c); err == nil || !strings.Contains(err.Error(), "not made by a sandbox") {
+		t.Errorf("got %v, want a refusal", err)
+		_ = n.Down(context.Background())
+	}
+	if _, err := Clean(t.Context(), c.StateDir, c.Name); err == nil {
+		t.Error("clean did not refuse")
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Errorf("a file that is nobody's business: %v", err)
 	}
 }
