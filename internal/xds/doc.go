@@ -47,4 +47,9 @@
 // the guilty are found. Envoy's words are kept until other bytes under that name
 // are accepted. Publishing the rejected bytes once more changes nothing; to have
 // them tried again, remove the name first.
+//
+// One gap is Envoy's own: what it applied of a response that it rejected in part
+// it does not list when it reconnects. The re-sending closes it within one round
+// trip; should the stream break just then, a resource that is removed or set back
+// before Envoy returns stays as it is there.
 package xds

@@ -48,12 +48,14 @@ type node struct {
 	onAsked func(xds.Asked)
 }
 
-// socketDir is a directory with a name short enough for a Unix socket.
-func socketDir(t interface {
+// tester is what *testing.T and *rapid.T have in common.
+type tester interface {
 	Helper()
 	Fatal(...any)
-	Cleanup(func())
-}) string {
+}
+
+// socketDir is a directory with a name short enough for a Unix socket.
+func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "xdstest-")
 	if err != nil {
@@ -222,10 +224,7 @@ func brought(e *xdstest.Envoy) []xdstest.Response {
 	return slices.DeleteFunc(e.Responses(), func(r xdstest.Response) bool { return len(r.Names)+len(r.Removed) == 0 })
 }
 
-func raw(t interface {
-	Helper()
-	Fatal(...any)
-}, m proto.Message) []byte {
+func raw(t tester, m proto.Message) []byte {
 	t.Helper()
 	b, err := cache.MarshalResource(m)
 	if err != nil {

@@ -37,9 +37,11 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "aether_xds_streams", Help: "Envoy processes connected now."}),
+			Name: "aether_xds_streams", Help: "Streams of Envoys that are open now.",
+		}),
 		opened: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "aether_xds_streams_opened_total", Help: "Streams that Envoy opened."}),
+			Name: "aether_xds_streams_opened_total", Help: "Streams that Envoy opened.",
+		}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "aether_xds_requests_total",
 			Help: "What Envoy's requests did: the first of a type on a stream, ask for more names, ack, nack, or unserved for a type nobody serves.",
@@ -74,8 +76,9 @@ func NewMetrics() *Metrics {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.streams, m.opened, m.requests, m.responses, m.sent, m.removed, m.bytes,
-		m.rejections, m.answered, m.hold}
+	return []prometheus.Collector{
+		m.streams, m.opened, m.requests, m.responses, m.sent, m.removed, m.bytes, m.rejections, m.answered, m.hold,
+	}
 }
 
 // Describe implements prometheus.Collector.

@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
 
 	"aether.io/aether/internal/xds"
 	"aether.io/aether/internal/xds/xdstest"

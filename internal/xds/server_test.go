@@ -250,6 +250,39 @@ func TestClusterChangeBringsItsAssignment(t *testing.T) {
 	}
 }
 
+// One Publish is offered in the order in which Envoy can use it.
+func TestOrderOfOnePublish(t *testing.T) {
+	n := newNode(t, xds.Config{})
+	before := []xds.Resource{listener("l", 0), cluster("svc:a", 0), assignment("svc:a", 80), cluster("svc:b", 0), assignment("svc:b", 80)}
+	n.publish(before...)
+	n.serve()
+	e := n.envoy(xdstest.Options{})
+	connect(t, e)
+	holds(t, e, before...)
+	for _, typ := range []xds.Type{xds.Cluster, xds.Assignment, xds.Listener} {
+		event(n, func(a xds.Acked) bool { return a.Type == typ && len(a.Resources) > 0 })
+	}
+	e.Forget()
+	after := []xds.Resource{listener("m", 0), cluster("svc:c", 0), assignment("svc:b", 81)}
+	if err := n.server.Publish(xds.Update{Set: after, Remove: []xds.Key{{Type: xds.Assignment, Name: "svc:a"}, {Type: xds.Cluster, Name: "svc:a"}, {Type: xds.Listener, Name: "l"}}}); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, e, after...)
+	wait(t, e, "the removals came", func() bool {
+		return len(e.Resources(string(xds.Cluster))) == 2 && len(e.Resources(string(xds.Listener))) == 1
+	})
+	var order []xds.Type
+	for _, r := range brought(e)[:3] {
+		if len(r.Removed) > 0 {
+			t.Errorf("%s were removed before all additions came", xds.Type(r.Type))
+		}
+		order = append(order, xds.Type(r.Type))
+	}
+	if diff := cmp.Diff([]xds.Type{xds.Assignment, xds.Cluster, xds.Listener}, order); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestNameAskedAgainIsSentAgain(t *testing.T) {
 	n := newNode(t, xds.Config{})
 	n.publish(cluster("svc:a", 0), assignment("svc:a", 80))

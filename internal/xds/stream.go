@@ -207,7 +207,6 @@ func (ses *session) acked(t Type, nonce string) Event {
 	for _, r := range f.resources {
 		newest, verdict := s.ledger.accept(Key{t, r.name}, r.blob)
 		c.add(Key{t, r.name}, verdict)
-		v.holds[r.name] = struct{}{}
 		e.Resources = append(e.Resources, Accepted{r.name, r.blob.version, newest})
 	}
 	if v.search.nonce == nonce {

@@ -24,8 +24,8 @@ type view struct {
 	told map[string]string
 	// due are names that were held back although they had changed.
 	due map[string]struct{}
-	// holds are the names that Envoy runs in some version that it accepted, from
-	// this server or an earlier one.
+	// holds are the names that Envoy said it has when it connected: it got them
+	// over another stream, maybe from an earlier server.
 	holds map[string]struct{}
 
 	flights map[string]flight // by nonce: responses without an acknowledgement
