@@ -22,7 +22,8 @@ type mailbox struct {
 
 var errStopped = errors.New("the agent is stopping")
 
-// send hands m over, unless ctx or the loop ends first.
+// send hands m over, unless ctx (a request that its caller gave up, or that the
+// agent's end cut short) or the loop ends first.
 func (b mailbox) send(ctx context.Context, m message) error {
 	select {
 	case b.to <- m:
@@ -30,7 +31,7 @@ func (b mailbox) send(ctx context.Context, m message) error {
 	case <-b.done:
 		return errStopped
 	case <-ctx.Done():
-		return ctx.Err()
+		return errStopped
 	}
 }
 
@@ -54,7 +55,7 @@ func ask[T any](ctx context.Context, b mailbox, m message, reply <-chan T) (T, e
 	case <-b.done:
 		return none, errStopped
 	case <-ctx.Done():
-		return none, ctx.Err()
+		return none, errStopped
 	}
 }
 

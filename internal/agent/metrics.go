@@ -43,8 +43,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "aether_agent_" + name, Help: help})
 	}
 	seconds := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "aether_agent_" + name, Help: help,
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "aether_agent_" + name, Help: help,
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
+		})
 	}
 	m := &Metrics{
 		rangeKnown: gauge("service_range_known", "1 when the Service range is known; while it is not, every Service address is passed through."),
@@ -54,8 +56,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		names:      gauges("names", "kind", "Names that Envoy asked for or that are remembered, by where they stand."),
 		overLimit:  counter("names_over_limit_total", "Names that were turned away because the budget of names that are no Service port's was used up."),
 		malformed:  counter("names_malformed_total", "Names that were asked for and are none; they are never answered."),
-		nacks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "aether_agent_nacks_total",
-			Help: "Resources that Envoy rejected."}, []string{"type"}),
+		nacks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "aether_agent_nacks_total",
+			Help: "Resources that Envoy rejected.",
+		}, []string{"type"}),
 		pods:     gauges("pods", "listener", "Captured pods of this node, by the state of their listener."),
 		problems: gauge("problems", "Things that a person should look at; the status lists them."),
 		damaged:  gauges("state_file_damaged", "file", "1 when the file was damaged at the start and was set aside."),

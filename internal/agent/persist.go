@@ -185,8 +185,10 @@ func encodePods(ws []model.Workload) []byte {
 			b.WriteByte(',')
 		}
 		b.WriteByte('\n')
-		line, err := json.Marshal(api.Pod{Namespace: w.Name.Namespace, Name: w.Name.Name, UID: w.UID,
-			ServiceAccount: w.ServiceAccount, IP: w.IP.String(), NetNS: w.NetNS})
+		line, err := json.Marshal(api.Pod{
+			Namespace: w.Name.Namespace, Name: w.Name.Name, UID: w.UID,
+			ServiceAccount: w.ServiceAccount, IP: w.IP.String(), NetNS: w.NetNS,
+		})
 		if err != nil {
 			panic(err) // a struct of strings
 		}

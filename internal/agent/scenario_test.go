@@ -38,7 +38,8 @@ const patience = 10 * time.Second
 // xdstest's; time passes only by the word "advance".
 //
 //	agent start [key=value…]     mode, hold, window, budget, node, zone, range
-//	agent stop|log, agent logs PATTERN
+//	agent begin [key=value…]     the same, without waiting until it is ready
+//	agent ready|stop|log, agent logs PATTERN
 //	apply FILE[=NAME]…           into the watched directory, under another name
 //	delete NAME…                 out of it
 //	envoy start|stop|disconnect|connect [NAME]
@@ -150,33 +151,43 @@ type running struct {
 }
 
 func setup(env *testscript.Env) error {
-	run, err := os.MkdirTemp("", "aether") // short: sockets live there
+	s, err := newScenario(env.WorkDir)
 	if err != nil {
 		return err
 	}
+	env.Values["scenario"] = s
+	env.Setenv("RUN", s.run)
+	env.Defer(s.end)
+	return nil
+}
+
+func newScenario(work string) (*scenario, error) {
+	run, err := os.MkdirTemp("", "aether") // short: sockets live there
+	if err != nil {
+		return nil, err
+	}
 	s := &scenario{
-		work: env.WorkDir, run: run,
-		state:     filepath.Join(env.WorkDir, "state"),
-		manifests: filepath.Join(env.WorkDir, "manifests"),
-		netns:     filepath.Join(env.WorkDir, "netns"),
+		work: work, run: run,
+		state:     filepath.Join(work, "state"),
+		manifests: filepath.Join(work, "manifests"),
+		netns:     filepath.Join(work, "netns"),
 		clock:     newFakeClock(),
 		log:       &syncBuffer{},
 		envoys:    map[string]*xdstest.Envoy{},
 		rejects:   map[string]bool{},
 	}
-	env.Values["scenario"] = s
-	env.Setenv("RUN", run)
-	env.Defer(func() {
-		for _, e := range s.envoys {
-			e.Close()
-		}
-		for _, a := range s.agents {
-			a.cancel()
-			<-a.done
-		}
-		os.RemoveAll(run)
-	})
-	return errors.Join(os.Mkdir(s.manifests, 0o755), os.Mkdir(s.netns, 0o755), os.Mkdir(s.state, 0o700))
+	return s, errors.Join(os.Mkdir(s.manifests, 0o755), os.Mkdir(s.netns, 0o755), os.Mkdir(s.state, 0o700))
+}
+
+func (s *scenario) end() {
+	for _, e := range s.envoys {
+		e.Close()
+	}
+	for _, a := range s.agents {
+		a.cancel()
+		<-a.done
+	}
+	os.RemoveAll(s.run)
 }
 
 var errEnded = errors.New("the agent ended")
@@ -196,7 +207,11 @@ func soon(f func() error) error {
 func (s *scenario) agentWord(ts *testscript.TestScript, args []string) error {
 	switch args[0] {
 	case "start":
-		return s.startAgent(args[1:])
+		return s.startAgent(args[1:], (*scenario).awaitReady)
+	case "begin":
+		return s.startAgent(args[1:], (*scenario).awaitBegun)
+	case "ready":
+		return s.awaitReady(s.agent)
 	case "stop":
 		s.agent.cancel()
 		err := <-s.agent.done
@@ -211,7 +226,7 @@ func (s *scenario) agentWord(ts *testscript.TestScript, args []string) error {
 	return fmt.Errorf("unknown word %q", args[0])
 }
 
-func (s *scenario) startAgent(args []string) error {
+func (s *scenario) startAgent(args []string, await func(*scenario, *running) error) error {
 	c := DefaultConfig()
 	c.Node, c.RunDir, c.StateDir, c.MetricsAddress = "n1", s.run, s.state, ""
 	if err := configure(&c, args); err != nil {
@@ -241,7 +256,7 @@ func (s *scenario) startAgent(args []string) error {
 	a.client = map[string]*http.Client{agentSocket: unixClient(c.run(agentSocket)), cniSocket: unixClient(c.run(cniSocket))}
 	go func() { a.done <- x.Run(ctx) }()
 	s.agents = append(s.agents, a)
-	if err := s.awaitReady(a); err != nil {
+	if err := await(s, a); err != nil {
 		return err
 	}
 	s.agent = a
@@ -266,6 +281,14 @@ func (s *scenario) awaitReady(a *running) error {
 			}
 		}
 		return nil
+	})
+}
+
+// awaitBegun waits until an agent serves the CLI.
+func (s *scenario) awaitBegun(a *running) error {
+	return soon(func() error {
+		_, err := a.getStatus()
+		return err
 	})
 }
 

@@ -168,8 +168,10 @@ func (l *loop) status() api.Status {
 		s.Envoy.Version = max(s.Envoy.Version, e.Version)
 	}
 	for n, p := range l.pods.byName {
-		s.Pods = append(s.Pods, api.PodStatus{Namespace: n.Namespace, Name: n.Name,
-			IP: p.workload.IP.String(), Listener: p.listener, Nack: p.nack})
+		s.Pods = append(s.Pods, api.PodStatus{
+			Namespace: n.Namespace, Name: n.Name,
+			IP: p.workload.IP.String(), Listener: p.listener, Nack: p.nack,
+		})
 	}
 	slices.SortFunc(s.Pods, func(a, b api.PodStatus) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

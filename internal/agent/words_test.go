@@ -300,8 +300,10 @@ func (s *scenario) pod(ts *testscript.TestScript, args []string) error {
 		_, err := s.agent.call(cniSocket, http.MethodDelete, "/v1/pods/"+ns+"/"+name+"?uid="+f["uid"], nil, nil)
 		return err
 	}
-	p := api.Pod{Namespace: ns, Name: name, UID: f["uid"], ServiceAccount: "default", IP: "10.244.0.2",
-		NetNS: filepath.Join(s.netns, name)}
+	p := api.Pod{
+		Namespace: ns, Name: name, UID: f["uid"], ServiceAccount: "default", IP: "10.244.0.2",
+		NetNS: filepath.Join(s.netns, name),
+	}
 	if v, ok := f["ip"]; ok {
 		p.IP = v
 	}

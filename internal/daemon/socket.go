@@ -47,7 +47,8 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	l.SetUnlinkOnClose(false)
-	if err := os.Chmod(early, mode); err == nil && early != path {
+	err = os.Chmod(early, mode)
+	if err == nil && early != path {
 		err = os.Rename(early, path)
 	}
 	if err != nil {

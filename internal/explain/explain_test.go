@@ -33,8 +33,10 @@ func TestFromAnswerServed(t *testing.T) {
 	want := api.Explanation{
 		Address: "10.96.0.12:80", Class: "service", Answer: "balance",
 		Service: &api.ServiceRef{Namespace: "shop", Name: "web", Port: "http"},
-		Policy: &api.Policy{Affinity: "ClientIP", InternalTrafficPolicy: "Local",
-			Topology: "zone", Balancing: "ring-hash"},
+		Policy: &api.Policy{
+			Affinity: "ClientIP", InternalTrafficPolicy: "Local",
+			Topology: "zone", Balancing: "ring-hash",
+		},
 		Endpoints: []api.Endpoint{
 			{Address: "10.244.0.2:8080", Node: "n1", Zone: "za", Ready: true, Serving: true, Used: true, Why: "ready"},
 			{Address: "10.244.0.3:8080", Node: "n2", Zone: "zb", Terminating: true, Why: "not serving"},
@@ -85,8 +87,10 @@ func TestRow(t *testing.T) {
 	want := api.ServiceRow{
 		Address: "10.96.0.12:80", Class: "service", Answer: "balance",
 		Service: &api.ServiceRef{Namespace: "shop", Name: "web", Port: "http"},
-		Policy: &api.Policy{Affinity: "ClientIP", InternalTrafficPolicy: "Local",
-			Topology: "zone", Balancing: "ring-hash"},
+		Policy: &api.Policy{
+			Affinity: "ClientIP", InternalTrafficPolicy: "Local",
+			Topology: "zone", Balancing: "ring-hash",
+		},
 		Used: 1, Ready: 1, Total: 2, Balancing: "ring-hash",
 	}
 	if d := cmp.Diff(want, Row(served())); d != "" {

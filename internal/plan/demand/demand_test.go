@@ -383,7 +383,8 @@ func TestTargetsOf(t *testing.T) {
 	n := syncedNode(Config{})
 	a := target(1).Addr()
 	n.do(Asked{Stream: 1, Targets: []netip.AddrPort{
-		netip.AddrPortFrom(a, 443), netip.AddrPortFrom(a, 80), target(2)}})
+		netip.AddrPortFrom(a, 443), netip.AddrPortFrom(a, 80), target(2),
+	}})
 	want := []netip.AddrPort{netip.AddrPortFrom(a, 80), netip.AddrPortFrom(a, 443)}
 	if d := cmp.Diff(want, n.TargetsOf(a), cmp.Comparer(eq)); d != "" {
 		t.Errorf("names of %s (-want +got):\n%s", a, d)

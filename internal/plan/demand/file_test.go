@@ -44,11 +44,15 @@ func TestDecodeRefuses(t *testing.T) {
 		{"port 0", `{"version":1,"names":[{"address":"10.96.0.1:0"}]}`, "names[0].address"},
 		{"IPv6", `{"version":1,"names":[{"address":"[fd00::1]:80"}]}`, "names[0].address"},
 		{"a port not in canonical form", `{"version":1,"names":[{"address":"10.96.0.1:080"}]}`, "names[0].address"},
-		{"a name twice",
+		{
+			"a name twice",
 			`{"version":1,"names":[{"address":"10.96.0.1:80"},{"address":"10.96.0.2:80"},{"address":"10.96.0.1:80"}]}`,
-			"names[2].address: 10.96.0.1:80 is names[0] already"},
-		{"a time that is none", `{"version":1,"names":[{"address":"10.96.0.1:80","lastDial":"yesterday"}]}`,
-			`names[0].lastDial: "yesterday"`},
+			"names[2].address: 10.96.0.1:80 is names[0] already",
+		},
+		{
+			"a time that is none", `{"version":1,"names":[{"address":"10.96.0.1:80","lastDial":"yesterday"}]}`,
+			`names[0].lastDial: "yesterday"`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			names, err := Decode([]byte(c.file))

@@ -43,7 +43,8 @@ func genTargets(t *rapid.T, label string) []netip.AddrPort {
 // batch draws the events of one Step.
 func (h *history) batch() []Event {
 	h.now = h.now.Add(rapid.SampledFrom([]time.Duration{
-		0, time.Millisecond, propHold / 2, propHold, propWindow / 2, 2 * propWindow}).Draw(h.t, "pause"))
+		0, time.Millisecond, propHold / 2, propHold, propWindow / 2, 2 * propWindow,
+	}).Draw(h.t, "pause"))
 	var evs []Event
 	// Changes come first: the world does not move while a Step goes on.
 	for range rapid.IntRange(0, 2).Draw(h.t, "changes") {
@@ -274,8 +275,10 @@ type state struct {
 }
 
 func describe(d *Demand) state {
-	s := state{Names: map[netip.AddrPort]entry{}, Streams: maps.Clone(d.streams),
-		Newest: d.newest, Forget: d.forget, OverLimit: d.overLimit}
+	s := state{
+		Names: map[netip.AddrPort]entry{}, Streams: maps.Clone(d.streams),
+		Newest: d.newest, Forget: d.forget, OverLimit: d.overLimit,
+	}
 	for at, e := range d.names {
 		c := *e
 		c.holders = append([]StreamID{}, slices.Sorted(slices.Values(e.holders))...)

@@ -80,8 +80,10 @@ type node struct {
 }
 
 func newNode(c Config, remembered ...Name) *node {
-	return &node{Demand: New(c, remembered), w: world{}, now: epoch,
-		published: map[netip.AddrPort]plan.Answer{}}
+	return &node{
+		Demand: New(c, remembered), w: world{}, now: epoch,
+		published: map[netip.AddrPort]plan.Answer{},
+	}
 }
 
 // syncedNode is a node that has synced and has the Envoy of stream 1.

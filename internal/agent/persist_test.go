@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"aether.io/aether/internal/model"
+)
+
+func genPods(t *rapid.T) []model.Workload {
+	var ws []model.Workload
+	for i := range rapid.IntRange(0, 4).Draw(t, "pods") {
+		ws = append(ws, model.Workload{
+			Name:           model.Name{Namespace: "default", Name: fmt.Sprintf("web-%d", i)},
+			UID:            rapid.StringMatching(`[0-9a-f]{0,8}`).Draw(t, "uid"),
+			ServiceAccount: rapid.StringMatching(`[a-z]{1,5}`).Draw(t, "serviceAccount"),
+			IP:             netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}),
+			NetNS:          "/var/run/netns/" + rapid.StringMatching(`[a-zA-Z"\\]{1,5}`).Draw(t, "netns"),
+		})
+	}
+	return ws
+}
+
+func TestPodRecordsSurvive(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ws := genPods(t)
+		got, err := decodePods(encodePods(ws))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) == 0 && len(ws) == 0 {
+			return
+		}
+		if d := cmp.Diff(ws, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+			t.Fatalf("pods (-want +got):\n%s", d)
+		}
+	})
+}
+
+// A write that was cut short anywhere loads whole or is refused whole.
+func TestEveryPrefixOfPodRecordsLoadsWholeOrNotAtAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := encodePods(genPods(t))
+		for n := range len(data) {
+			got, err := decodePods(data[:n])
+			if err == nil && string(encodePods(got)) != string(data) {
+				t.Fatalf("prefix of %d bytes half loads: %v", n, got)
+			}
+			if err != nil && got != nil {
+				t.Fatalf("prefix of %d bytes: pods with the error %v", n, err)
+			}
+		}
+	})
+}
+
+func TestPodRecordsThatAreRefused(t *testing.T) {
+	pod := `{"namespace":"a","name":"b","serviceAccount":"c","ip":"10.0.0.1","netns":"/n"}`
+	for _, c := range []struct{ data, want string }{
+		{``, "parse JSON"},
+		{`{}`, "version: missing"},
+		{`{"version":2,"pods":[]}`, "reads version 1, the file has 2"},
+		{`{"version":1}`, "pods: missing"},
+		{`{"version":1,"pods":[]} {}`, "something follows"},
+		{`{"version":1,"pods":[` + pod + `,` + pod + `]}`, "pods[1]: a/b is there twice"},
+		{`{"version":1,"pods":[{"namespace":"a"}]}`, `pods[0].name: ""`},
+	} {
+		if _, err := decodePods([]byte(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.data, err, c.want)
+		}
+	}
+}
