@@ -160,15 +160,19 @@ func openBreakers() *clusterv3.CircuitBreakers {
 
 // outlierDetection ejects an endpoint after three connection failures in a row
 // and nothing else. All may be ejected: the panic threshold then uses them all.
+// Ejected endpoints come back one by one, thanks to the jitter and a short
+// interval (they come back on its tick): if several dead ones did at once, all
+// attempts of one connection could meet them.
 func outlierDetection() *clusterv3.OutlierDetection {
 	return &clusterv3.OutlierDetection{
 		SplitExternalLocalOriginErrors:         true,
 		ConsecutiveLocalOriginFailure:          u32(3),
 		EnforcingConsecutiveLocalOriginFailure: u32(100),
 		MaxEjectionPercent:                     u32(100),
-		Interval:                               duration(10 * time.Second),
+		Interval:                               duration(time.Second),
 		BaseEjectionTime:                       duration(10 * time.Second),
 		MaxEjectionTime:                        duration(30 * time.Second),
+		MaxEjectionTimeJitter:                  duration(10 * time.Second),
 		EnforcingConsecutive_5Xx:               u32(0),
 		EnforcingConsecutiveGatewayFailure:     u32(0),
 		EnforcingSuccessRate:                   u32(0),

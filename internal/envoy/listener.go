@@ -58,8 +58,9 @@ const statCapture = "capture"
 // onDemandTimeout is how long a connection waits for the answer to its name.
 const onDemandTimeout = 3 * time.Second
 
-// connectAttempts is how many endpoints a connection tries.
-const connectAttempts = 3
+// connectAttempts is how many endpoints a connection tries: enough to find the
+// one of five that lives in a round of them.
+const connectAttempts = 5
 
 // Listener returns a pod's capture listener. c changes nothing but its matcher.
 // w.NetNS must be the path of the pod's network namespace: without one Envoy
