@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -71,7 +72,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.command == commandVersion {
 		return o, nil
 	}
-	o.config.Envoy.PodConnectionLimit = uint32(min(*limit, 1<<32-1))
+	if *limit > math.MaxUint32 {
+		return o, fmt.Errorf("pod connection limit %d: want at most %d", *limit, uint32(math.MaxUint32))
+	}
+	o.config.Envoy.PodConnectionLimit = uint32(*limit)
 	o.bootstrap.NodeID = o.config.Node
 	o.bootstrap.XDSSocket = o.config.XDSSocket()
 	o.bootstrap.AdminSocket = o.config.AdminSocket()
