@@ -29,7 +29,7 @@ envoy: ## Find Envoy >= 1.40 on PATH or fetch the pinned one into .build/envoy
 
 .PHONY: deps
 deps: ## Install the system packages the tests use (Debian, as root)
-	@tools/install-packages.sh nft:nftables ip:iproute2
+	@tools/install-packages.sh nft:nftables ip:iproute2 wrk:wrk
 
 .PHONY: demo
 demo: build envoy ## Show the main job working on this machine (root, about a minute)
@@ -42,7 +42,7 @@ test: build envoy deps ## Run every test, with the race detector (root for the k
 	AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) go test -race -count=1 -timeout 60m -p 2 $(GOTESTFLAGS) ./...
 
 .PHONY: bench
-bench: build envoy ## Measure on this machine: first connection, capture against a bare listener
+bench: build envoy ## Measure on this machine: first connection, capture against a bare listener (root, four minutes)
 	@tools/install-packages.sh wrk:wrk
 	go run $(GOFLAGS_ALL) ./test/bench -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/bench.json
 

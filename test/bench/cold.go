@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/internal/sandbox/echo"
+)
+
+// FirstConnections compares the first connection to a Service port that this
+// node was never asked for with later ones, in one source mode. All times are
+// milliseconds from connect to the end of the first answer.
+type FirstConnections struct {
+	Source string       `json:"source"`
+	Cold   Distribution `json:"cold"`
+	Warm   Distribution `json:"warm"`
+	// Over is what each cold connection took over the median of the warm ones of
+	// the same name.
+	Over    Distribution `json:"over"`
+	Samples []ColdSample `json:"samples"`
+}
+
+// ColdSample is one name: its first connection and the ones after it.
+type ColdSample struct {
+	Target string    `json:"target"`
+	Cold   float64   `json:"cold"`
+	Warm   []float64 `json:"warm"`
+}
+
+const (
+	warmPerName = 5
+	// warmUp connections to another Service come first: they are the client's own
+	// start, and are not counted.
+	warmUp = 20
+	// coldPause between two connections lets every process go back to sleep, as
+	// it would between two connections of an idle pod.
+	coldPause = 5 * time.Millisecond
+)
+
+// measureFirstConnections dials each name for the first time, then again, name
+// after name, from one process in the client pod.
+func measureFirstConnections(ctx context.Context, node *sandbox.Node, source string, names int) (FirstConnections, error) {
+	f := FirstConnections{Source: source}
+	if known, err := coldClusters(ctx, node); err != nil || known != 0 {
+		return f, errors.Join(fmt.Errorf("names that should be cold and that Envoy knows: %d", known), err)
+	}
+	var targets []string
+	web := netip.AddrPortFrom(webVIP, webPort).String()
+	for range warmUp {
+		targets = append(targets, web)
+	}
+	for _, vip := range coldVIPs(names) {
+		target := netip.AddrPortFrom(vip, webPort).String()
+		targets = append(targets, slices.Repeat([]string{target}, 1+warmPerName)...)
+	}
+	argv := append([]string{"aether-client", "--path", answerPath, "--pause", coldPause.String(), "http"}, targets...)
+	out, err := node.Output(ctx, clientPod, argv...)
+	if err != nil {
+		return f, fmt.Errorf("dial %d cold names: %w: %s", names, err, lastLine(out))
+	}
+	if f.Samples, err = coldSamples(out, targets); err != nil {
+		return f, err
+	}
+	known, err := coldClusters(ctx, node)
+	if err != nil {
+		return f, err
+	}
+	if known != names {
+		return f, fmt.Errorf("dialled %d names, of which Envoy knows %d", names, known)
+	}
+	f.summarise()
+	return f, nil
+}
+
+// coldSamples reads the client's verdicts, which must be those of the targets in
+// their order, all answered.
+func coldSamples(out []byte, targets []string) ([]ColdSample, error) {
+	var samples []ColdSample
+	verdicts := json.NewDecoder(bytes.NewReader(out))
+	for i, target := range targets {
+		var v echo.Verdict
+		if err := verdicts.Decode(&v); err != nil {
+			return nil, fmt.Errorf("read verdict %d of %d: %w", i+1, len(targets), err)
+		}
+		if v.Target != target || v.Outcome != echo.OK {
+			return nil, fmt.Errorf("connection %d went to %s and ended as %s (%s), want %s and ok", i+1, v.Target, v.Outcome, v.Error, target)
+		}
+		took := v.ConnectMS + v.LatencyMS
+		switch {
+		case i < warmUp:
+		case len(samples) == 0 || samples[len(samples)-1].Target != target:
+			samples = append(samples, ColdSample{Target: target, Cold: took})
+		default:
+			last := &samples[len(samples)-1]
+			last.Warm = append(last.Warm, took)
+		}
+	}
+	return samples, nil
+}
+
+func (f *FirstConnections) summarise() {
+	var cold, warm, over []float64
+	for _, s := range f.Samples {
+		cold = append(cold, s.Cold)
+		warm = append(warm, s.Warm...)
+		over = append(over, s.Cold-median(s.Warm))
+	}
+	f.Cold, f.Warm, f.Over = distributionOf(cold), distributionOf(warm), distributionOf(over)
+}
+
+// coldClusters counts the clusters that Envoy has for cold names.
+func coldClusters(ctx context.Context, node *sandbox.Node) (int, error) {
+	text, err := node.AdminGet(ctx, "/clusters")
+	if err != nil {
+		return 0, err
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		name, _, _ := strings.Cut(line, "::")
+		if at, ok := strings.CutPrefix(name, "svc:"); ok {
+			if ap, err := netip.ParseAddrPort(at); err == nil && firstCold.Less(ap.Addr()) {
+				seen[name] = true
+			}
+		}
+	}
+	return len(seen), nil
+}
+
+// lastLine returns the last line of a program's output.
+func lastLine(out []byte) []byte {
+	out = bytes.TrimSpace(out)
+	return out[bytes.LastIndexByte(out, '\n')+1:]
+}
