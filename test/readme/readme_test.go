@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package readme
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"aether.io/aether/internal/envoy"
+	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/markdown"
+)
+
+func TestMain(m *testing.M) {
+	if handled, code := sandbox.BuiltinMain(os.Args); handled {
+		os.Exit(code)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const (
+	root = "../.."
+	// The README gives its sandbox no name.
+	sandboxName = "default"
+	stateDir    = "/run/aether-sandbox"
+	settled     = 15 * time.Second
+)
+
+// walk is one reading of the README.
+type walk struct {
+	env []string
+	bin string // the folder that stands for .build/bin
+}
+
+// TestTryItYourself does what the README's section of that name says.
+func TestTryItYourself(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("run as root: the sandbox makes network namespaces")
+	}
+	found, err := sandbox.FindEnvoy("")
+	if err != nil {
+		t.Fatal(err) // says how to get one
+	}
+	w := walk{bin: programs(t), env: append(os.Environ(), "AETHER_ENVOY="+found, "AETHER_SANDBOX="+sandboxName, "NO_COLOR=1")}
+	text, ok := markdown.Section(read(t, "README.md"), "Try it yourself")
+	if !ok {
+		t.Fatal("README.md has no section that invites to try")
+	}
+	shown, up := 0, false
+	for _, f := range markdown.Fences(text) {
+		for _, c := range f.Commands() {
+			line := strings.ReplaceAll(c.Line, ".build/bin/", w.bin+"/")
+			switch {
+			case strings.HasPrefix(line, "make "): // its targets are checked in test/rules
+			case strings.Contains(line, " sandbox up "):
+				w.sh(t, line)
+				up = true
+				t.Cleanup(func() { endSandbox(t) })
+			case strings.Contains(line, " sandbox down"):
+				checkLog(t)
+				checkStatistics(t)
+				w.sh(t, line)
+			case f.Info == "sh":
+				w.sh(t, line)
+			default:
+				shown++
+				w.shows(t, line, c.Output)
+			}
+		}
+	}
+	if !up || shown < 4 {
+		t.Errorf("the README brings a sandbox up: %t, and shows %d answers", up, shown)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// programs returns the folder with aether-agent and aetherctl: $AETHER_BIN, or one
+// they are built into.
+func programs(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("AETHER_BIN"); dir != "" {
+		return dir
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", dir+"/", "./cmd/...")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the programs: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// run types a line into a shell, in the repository's folder.
+func (w walk) run(t *testing.T, line string) (stdout, stderr string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd.Dir, cmd.Env = root, w.env
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// sh wants a command to succeed.
+func (w walk) sh(t *testing.T, line string) {
+	t.Helper()
+	if out, errs, err := w.run(t, line); err != nil {
+		t.Fatalf("`%s`: %v\n%s%s", line, err, out, errs)
+	}
+}
+
+// shows compares a command's answer with the README's. What is asked of the node
+// is asked again for a while: Envoy writes its log a moment later. A connection is
+// made once.
+func (w walk) shows(t *testing.T, line, sample string) {
+	t.Helper()
+	once := strings.Contains(line, " sandbox exec ")
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		out, errs, _ := w.run(t, line) // a refused client exits 1
+		err := markdown.Match(sample, out)
+		if err == nil {
+			return
+		}
+		if once || time.Since(began) > settled {
+			t.Errorf("`%s`: %v%s", line, err, errs)
+			return
+		}
+	}
+}
+
+// endSandbox takes down what a failed test has left running.
+func endSandbox(t *testing.T) {
+	ctx := context.Background()
+	c, err := sandbox.Dial(ctx, stateDir, sandboxName)
+	if errors.Is(err, sandbox.ErrNotRunning) {
+		return
+	}
+	if err == nil {
+		err = c.Down(ctx)
+	}
+	if err != nil {
+		t.Errorf("end the sandbox: %v", err)
+	}
+}
+
+// checkLog: every line that Envoy wrote has the keys of the schema, in the order
+// in which the reference says they come.
+func checkLog(t *testing.T) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(stateDir, sandboxName, "logs", "access.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, f := range envoy.LogSchema() {
+		want = append(want, f.Key)
+	}
+	slices.Sort(want)
+	lines := 0
+	for text := range bytes.Lines(b) {
+		lines++
+		var got []string
+		d := json.NewDecoder(bytes.NewReader(text))
+		for {
+			key, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("a line of the access log: %v\n%s", err, text)
+			}
+			if _, ok := key.(json.Delim); ok {
+				continue
+			}
+			got = append(got, key.(string))
+			if _, err := d.Token(); err != nil { // its value
+				t.Fatalf("a line of the access log: %v\n%s", err, text)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("keys of a line of the access log (-schema +line):\n%s", diff)
+		}
+	}
+	if lines < 2 {
+		t.Errorf("the access log has %d lines, want one of each connection", lines)
+	}
+}
+
+// admin asks Envoy.
+func admin(t *testing.T, path string) string {
+	t.Helper()
+	socket := filepath.Join(stateDir, sandboxName, "run", "envoy-admin.sock")
+	hc := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	resp, err := hc.Get("http://envoy" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("ask Envoy for %s: %s %v", path, resp.Status, err)
+	}
+	return string(b)
+}
+
+// checkStatistics: Envoy has every statistic and counter of the reference.
+func checkStatistics(t *testing.T) {
+	t.Helper()
+	const reference = "docs/reference/metrics.md"
+	text := read(t, reference)
+	var names []string
+	column := func(text, prefix string) {
+		for _, row := range markdown.Rows(text) {
+			for _, name := range markdown.Code(row[0]) {
+				names = append(names, prefix+name)
+			}
+		}
+	}
+	watched, ok := markdown.Section(text, "Other statistics of Envoy worth an alert")
+	_, ofPorts, found := strings.Cut(watched, "Of each asked Service port")
+	if !ok || !found {
+		t.Fatalf("%s has no tables of Envoy's statistics", reference)
+	}
+	column(watched, "")
+	column(ofPorts, "cluster.svc.shop.web.http.")
+	if len(names) < 20 {
+		t.Errorf("%s names %d statistics: that is too few to be true", reference, len(names))
+	}
+	has := "\n" + admin(t, "/stats")
+	for _, name := range names {
+		if !strings.Contains(has, "\n"+name+":") {
+			t.Errorf("Envoy has no statistic %s, which %s tells people to watch", name, reference)
+		}
+	}
+	counters, ok := markdown.Section(text, "Counters of connections")
+	if !ok {
+		t.Fatalf("%s has no section on counters", reference)
+	}
+	prometheus := admin(t, "/stats/prometheus")
+	for _, row := range markdown.Rows(counters) {
+		var labels strings.Builder
+		for i, label := range markdown.Code(row[1]) {
+			if i > 0 {
+				labels.WriteByte(',')
+			}
+			labels.WriteString(label + `="[^"]*"`)
+		}
+		name := markdown.Code(row[0])[0]
+		if !regexp.MustCompile(`(?m)^` + name + `\{` + labels.String() + `\} \d+$`).MatchString(prometheus) {
+			t.Errorf("Envoy has no counter %s with the labels %s", name, row[1])
+		}
+	}
+}
