@@ -206,7 +206,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 	second := start(t, run, state, manifests)
-	if code := second.exit(t); code != exitFailed || !strings.Contains(second.stderr.String(), "another agent uses "+run) {
+	if code := second.exit(t); code != exitFailed || !strings.Contains(second.stderr.String(), "use run directory: lock "+run) {
 		t.Errorf("second agent: exit %d, %s", code, &second.stderr)
 	}
 	first.status(t)

@@ -9,8 +9,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -105,14 +105,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := os.MkdirAll(a.cfg.RunDir, runDirMode); err != nil {
 		return fmt.Errorf("make run directory: %w", err)
 	}
-	if err := os.MkdirAll(a.cfg.StateDir, stateDirMode); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
-	}
 	lock, err := daemon.Acquire(a.cfg.run(lockFile))
 	if err != nil {
-		return fmt.Errorf("another agent uses %s: %w", a.cfg.RunDir, err)
+		return fmt.Errorf("use run directory: %w", err)
 	}
 	defer lock.Release()
+	state, err := a.openState()
+	if err != nil {
+		return fmt.Errorf("use state directory: %w", err)
+	}
+	if state != nil {
+		defer state.Release()
+	}
+	first, err := a.listenEarly()
+	if err != nil {
+		return err
+	}
 	a.deps.Log.Info("agent starts", "node", a.cfg.Node, "mode", string(a.cfg.Mode), "version", daemon.Version(), "pid", os.Getpid())
 
 	server := xds.New(a.xdsConfig())
@@ -136,12 +144,30 @@ func (a *Agent) Run(ctx context.Context) error {
 		scrape(ctx, a.deps.Scraper, a.cfg.ScrapeInterval, a.deps.Clock, a.mailbox().tell)
 		return nil
 	})
-	a.serveEarly(ctx, group)
+	a.serveEarly(ctx, group, first)
 	group.Go(func() error { return a.serveReady(ctx, group, server) })
 	err = group.Wait()
 	l.finalSaves()
 	a.deps.Log.Info("agent stopped", "node", a.cfg.Node)
 	return err
+}
+
+// openState makes the state directory and takes its lock. Another agent there is
+// an error. A disk that cannot be written is not: the agent works without what it
+// would have remembered.
+func (a *Agent) openState() (*daemon.Lock, error) {
+	err := os.MkdirAll(a.cfg.StateDir, stateDirMode)
+	if err == nil {
+		var lock *daemon.Lock
+		if lock, err = daemon.Acquire(filepath.Join(a.cfg.StateDir, lockFile)); err == nil {
+			return lock, nil
+		}
+	}
+	if errors.Is(err, daemon.ErrLocked) {
+		return nil, err
+	}
+	a.deps.Log.Warn("nothing can be remembered for the next start", "path", a.cfg.StateDir, "err", err)
+	return nil, nil
 }
 
 func (a *Agent) mailbox() mailbox { return mailbox{a.in, a.ended} }
@@ -190,28 +216,47 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 	return l
 }
 
-// serveEarly serves what makes sense from the start.
-func (a *Agent) serveEarly(ctx context.Context, group *errgroup.Group) {
-	group.Go(func() error {
-		return a.serveHTTP(ctx, agentSocket, cliHandler{a.mailbox()}.routes())
-	})
-	group.Go(func() error {
-		ln, err := daemon.ListenUnix(a.cfg.run(refuseSocket), envoyMode)
-		if err != nil {
-			return err
+// early are the listeners of what makes sense from the start.
+type early struct{ cli, refuse, health net.Listener }
+
+func (e early) close() {
+	for _, l := range []net.Listener{e.cli, e.refuse, e.health} {
+		if l != nil {
+			l.Close()
 		}
-		return refuse.New(a.refuseConfig()).Serve(ctx, ln)
-	})
-	if a.cfg.MetricsAddress == "" {
-		return
 	}
-	group.Go(func() error {
-		ln, err := net.Listen("tcp", a.cfg.MetricsAddress)
+}
+
+func (a *Agent) listenEarly() (e early, err error) {
+	defer func() {
 		if err != nil {
-			return fmt.Errorf("serve metrics: %w", err)
+			e.close()
 		}
-		return daemon.ServeHTTP(ctx, ln, daemon.HealthHandler(a.deps.Registry, daemon.Health{Ready: a.isReady}), a.deps.Log)
+	}()
+	if e.cli, err = daemon.ListenUnix(a.cfg.run(agentSocket), ownMode); err != nil {
+		return e, err
+	}
+	if e.refuse, err = daemon.ListenUnix(a.cfg.run(refuseSocket), envoyMode); err != nil {
+		return e, err
+	}
+	if a.cfg.MetricsAddress == "" {
+		return e, nil
+	}
+	if e.health, err = net.Listen("tcp", a.cfg.MetricsAddress); err != nil {
+		return e, fmt.Errorf("serve metrics: %w", err)
+	}
+	return e, nil
+}
+
+func (a *Agent) serveEarly(ctx context.Context, group *errgroup.Group, e early) {
+	group.Go(func() error { return daemon.ServeHTTP(ctx, e.cli, cliHandler{a.mailbox()}.routes(), a.deps.Log) })
+	group.Go(func() error {
+		return refuse.New(refuse.Config{Log: a.deps.Log, Registerer: a.deps.Registry}).Serve(ctx, e.refuse)
 	})
+	if e.health != nil {
+		h := daemon.HealthHandler(a.deps.Registry, daemon.Health{Ready: a.isReady})
+		group.Go(func() error { return daemon.ServeHTTP(ctx, e.health, h, a.deps.Log) })
+	}
 }
 
 // serveReady serves Envoy and then the CNI plugin, once everything that is
@@ -228,18 +273,14 @@ func (a *Agent) serveReady(ctx context.Context, group *errgroup.Group, server *x
 	}
 	a.open.Store(true)
 	group.Go(func() error {
+		ln, err := daemon.ListenUnix(a.cfg.run(cniSocket), ownMode)
+		if err != nil {
+			return err
+		}
 		h := cniHandler{loop: a.mailbox(), checkNetNS: a.deps.CheckNetNS}
-		return a.serveHTTP(ctx, cniSocket, h.routes())
+		return daemon.ServeHTTP(ctx, ln, h.routes(), a.deps.Log)
 	})
 	return server.Serve(ctx, ln)
-}
-
-func (a *Agent) serveHTTP(ctx context.Context, socket string, h http.Handler) error {
-	ln, err := daemon.ListenUnix(a.cfg.run(socket), ownMode)
-	if err != nil {
-		return err
-	}
-	return daemon.ServeHTTP(ctx, ln, h, a.deps.Log)
 }
 
 func (a *Agent) isReady() error {
@@ -247,8 +288,4 @@ func (a *Agent) isReady() error {
 		return errNotSynced
 	}
 	return nil
-}
-
-func (a *Agent) refuseConfig() refuse.Config {
-	return refuse.Config{Log: a.deps.Log, Registerer: a.deps.Registry}
 }

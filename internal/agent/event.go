@@ -27,9 +27,9 @@ func (l *loop) heard(t *turn, m xdsEvent) {
 			t.asked = append(t.asked, m.at)
 		}
 	case xds.Acked:
-		l.acked(ev)
+		l.acked(t, ev)
 	case xds.Nacked:
-		l.nacked(ev)
+		l.nacked(t, ev)
 	case xds.StreamClosed:
 		delete(l.envoys, ev.Stream.ID)
 		t.events = append(t.events, demand.Closed{Stream: demand.StreamID(ev.Stream.ID)})
@@ -83,36 +83,54 @@ func (l *loop) targets(names []string) []netip.AddrPort {
 	return ts
 }
 
-func (l *loop) acked(ev xds.Acked) {
+// acked and nacked note whose standing with Envoy may have changed; judge looks at
+// it when the turn's publication is over. An event tells what was so when it was
+// sent, and something newer may have been published since.
+func (l *loop) acked(t *turn, ev xds.Acked) {
 	for _, r := range ev.Resources {
-		key := xds.Key{Type: ev.Type, Name: r.Name}
-		if r.Newest {
-			delete(l.nacks, key)
+		t.judged[xds.Key{Type: ev.Type, Name: r.Name}] = true
+		if ev.Type != xds.Cluster {
+			continue
 		}
-		switch ev.Type {
-		case xds.Cluster:
-			if target, err := envoy.ParseClusterName(r.Name); err == nil {
-				l.published.tookAway(target)
-			}
-		case xds.Listener:
-			if pod, err := envoy.ParseListenerName(r.Name); err == nil && r.Newest {
-				l.pods.accepted(pod)
-			}
+		if target, err := envoy.ParseClusterName(r.Name); err == nil {
+			l.published.tookAway(target)
 		}
 	}
 }
 
-// nacked remembers why Envoy rejected resources. The last accepted versions stay
-// in force, and so does everything else that was published with them.
-func (l *loop) nacked(ev xds.Nacked) {
+func (l *loop) nacked(t *turn, ev xds.Nacked) {
 	for _, name := range ev.Names {
-		l.nacks[xds.Key{Type: ev.Type, Name: name}] = ev.Message
+		t.judged[xds.Key{Type: ev.Type, Name: name}] = true
 		l.meter.nacks.WithLabelValues(ev.Type.String()).Inc()
-		if ev.Type != xds.Listener {
+	}
+}
+
+// judge remembers what Envoy thinks of resources now. A rejection is never fatal:
+// the last accepted version stays in force, and so does everything else that was
+// published with it.
+func (l *loop) judge(t *turn) {
+	for key := range t.update {
+		if l.nacks[key] != "" {
+			t.judged[key] = true
+		}
+	}
+	for key := range t.judged {
+		words, rejected := l.xds.Nack(key.Type, key.Name)
+		if rejected {
+			l.nacks[key] = words
+		} else {
+			delete(l.nacks, key)
+		}
+		if key.Type != xds.Listener {
 			continue
 		}
-		if pod, err := envoy.ParseListenerName(name); err == nil {
-			l.pods.rejected(pod, ev.Message)
+		pod, err := envoy.ParseListenerName(key.Name)
+		switch {
+		case err != nil:
+		case rejected:
+			l.pods.rejected(pod, words)
+		case l.xds.Accepted(key.Type, key.Name):
+			l.pods.accepted(pod)
 		}
 	}
 }

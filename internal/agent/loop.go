@@ -35,7 +35,11 @@ type Clock interface {
 }
 
 // publisher is the xDS server, as the loop sees it.
-type publisher interface{ Publish(xds.Update) error }
+type publisher interface {
+	Publish(xds.Update) error
+	Nack(xds.Type, string) (words string, rejected bool)
+	Accepted(xds.Type, string) bool
+}
 
 // loop is the one goroutine's state. Only run and what it calls touch it.
 type loop struct {
@@ -82,6 +86,7 @@ type turn struct {
 	changed time.Time                 // when the oldest change of this turn came
 	done    []func()                  // to be called after the publication
 	update  map[xds.Key]proto.Message // nil removes
+	judged  map[xds.Key]bool          // resources that Envoy accepted or rejected
 }
 
 // run takes turns until ctx ends.
@@ -146,13 +151,14 @@ func (l *loop) wake() (time.Time, bool) {
 
 // turn takes in messages and does what they and the time call for.
 func (l *loop) turn(ms []message) {
-	t := &turn{now: l.clock.Now(), update: map[xds.Key]proto.Message{}}
+	t := &turn{now: l.clock.Now(), update: map[xds.Key]proto.Message{}, judged: map[xds.Key]bool{}}
 	for _, m := range ms {
 		l.receive(t, m)
 	}
 	l.apply(t)
 	f := l.demand.Step(t.now, t.events, l.look)
 	l.publish(t, f)
+	l.judge(t)
 	if f.Save {
 		l.save(demandFile)
 	}

@@ -46,7 +46,14 @@ func (n *loopTest) Publish(u xds.Update) error {
 	return nil
 }
 
-func newLoopTest(t *testing.T) *loopTest {
+// Nack and Accepted implement publisher: Envoy takes everything.
+func (n *loopTest) Nack(xds.Type, string) (string, bool) { return "", false }
+
+func (n *loopTest) Accepted(t xds.Type, name string) bool {
+	return n.published[xds.Key{Type: t, Name: name}]
+}
+
+func newLoopTest(t testing.TB) *loopTest {
 	n := &loopTest{clock: newFakeClock(), published: map[xds.Key]bool{}, registry: prometheus.NewRegistry()}
 	log, err := daemon.NewLogger(&n.log, "info", "text")
 	if err != nil {
@@ -86,7 +93,7 @@ func webSlice(endpoints ...string) model.Change {
 }
 
 // sync tells the range, the Service and its one endpoint, and that this is all.
-func (n *loopTest) sync(t *testing.T) {
+func (n *loopTest) sync(t testing.TB) {
 	t.Helper()
 	n.turn([]message{n.batch(true,
 		model.SetServiceCIDR{Name: "kubernetes", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}},
@@ -100,7 +107,7 @@ func (n *loopTest) sync(t *testing.T) {
 
 func (n *loopTest) heardEvent(ev xds.Event) { n.turn([]message{xdsEvent{ev, n.clock.Now()}}) }
 
-func (n *loopTest) ask(t *testing.T, targets ...netip.AddrPort) {
+func (n *loopTest) ask(t testing.TB, targets ...netip.AddrPort) {
 	t.Helper()
 	var names []string
 	for _, a := range targets {

@@ -13,6 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// onThread runs f on a thread that ends with it, and that is not the first one:
+// a namespace of that one would be the whole process's.
+func onThread(f func()) {
+	runtime.LockOSThread() // and not unlocked
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return
+	}
+	defer runtime.UnlockOSThread()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThread(f)
+	}()
+	<-done
+}
+
 func TestCheckNetNS(t *testing.T) {
 	dir := t.TempDir()
 	file, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "pipe")
@@ -37,9 +54,8 @@ func TestCheckNetNS(t *testing.T) {
 
 	path, stop := make(chan string), make(chan struct{})
 	ended := make(chan struct{})
-	go func() {
+	go onThread(func() {
 		defer close(ended)
-		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Errorf("make a network namespace (root is needed): %v", err)
 			close(path)
@@ -47,7 +63,7 @@ func TestCheckNetNS(t *testing.T) {
 		}
 		path <- fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
 		<-stop
-	}()
+	})
 	if p, ok := <-path; ok {
 		if err := CheckNetNS(p); err != nil {
 			t.Errorf("a pod's namespace: %v", err)

@@ -128,7 +128,7 @@ type restored struct {
 	damaged map[string]string // file → where it was set aside, or why it could not be
 }
 
-// restore reads the state directory. A file that cannot be read is set aside and
+// restore reads the state directory. A file that cannot be used is set aside and
 // counts as empty; pods whose network namespace is gone are left out.
 func restore(dir string, checkNetNS func(string) error, log *slog.Logger) restored {
 	r := restored{damaged: map[string]string{}}
@@ -149,7 +149,8 @@ func restore(dir string, checkNetNS func(string) error, log *slog.Logger) restor
 			aside = moveErr.Error()
 		}
 		r.damaged[name] = fmt.Sprintf("%v; set aside: %s", err, aside)
-		log.Warn("a state file is damaged; it is set aside and counts as empty", "file", path, "path", aside, "err", err)
+		log.Warn("a state file is damaged or cannot be read; it is set aside and counts as empty",
+			"file", path, "path", aside, "err", err)
 	}
 	read(demandFile, func(b []byte) (err error) {
 		r.names, err = demand.Decode(b)

@@ -116,7 +116,6 @@ func (l *loop) addPod(t *turn, m podAdd) {
 // again though they are the same.
 func (l *loop) withdrawListener(w model.Workload) {
 	key := xds.Key{Type: xds.Listener, Name: envoy.ListenerName(w.Name)}
-	delete(l.nacks, key)
 	if err := l.xds.Publish(xds.Update{Remove: []xds.Key{key}}); err != nil {
 		l.log.Error("publish", "listener", key.Name, "err", err)
 	}

@@ -95,7 +95,6 @@ func (l *loop) publishAnswer(t *turn, a plan.Answer) {
 	case p.assigned[a.Target]:
 		t.remove(xds.Assignment, name)
 		delete(p.assigned, a.Target)
-		delete(l.nacks, xds.Key{Type: xds.Assignment, Name: name})
 	}
 }
 
@@ -103,10 +102,8 @@ func (l *loop) withdraw(t *turn, target netip.AddrPort) {
 	p := &l.published
 	name := envoy.ClusterName(target)
 	t.remove(xds.Cluster, name)
-	delete(l.nacks, xds.Key{Type: xds.Cluster, Name: name})
 	if p.assigned[target] {
 		t.remove(xds.Assignment, name)
-		delete(l.nacks, xds.Key{Type: xds.Assignment, Name: name})
 	}
 	delete(p.assigned, target)
 	delete(p.stats, target)
@@ -158,9 +155,7 @@ func (l *loop) publishListeners(t *turn) {
 			l.publishListener(t, w)
 			continue
 		}
-		key := xds.Key{Type: xds.Listener, Name: envoy.ListenerName(name)}
-		t.remove(key.Type, key.Name)
-		delete(l.nacks, key)
+		t.remove(xds.Listener, envoy.ListenerName(name))
 	}
 }
 

@@ -133,6 +133,7 @@ type scenario struct {
 	agents                      []*running
 	envoys                      map[string]*xdstest.Envoy
 	current                     string // newest Envoy
+	real                        bool   // clock, namespaces and counts are real
 	netns                       string // directory of what passes for network namespaces
 
 	mu      sync.Mutex
@@ -229,6 +230,9 @@ func (s *scenario) agentWord(ts *testscript.TestScript, args []string) error {
 func (s *scenario) startAgent(args []string, await func(*scenario, *running) error) error {
 	c := DefaultConfig()
 	c.Node, c.RunDir, c.StateDir, c.MetricsAddress = "n1", s.run, s.state, ""
+	if s.real {
+		c.ScrapeInterval = 50 * time.Millisecond
+	}
 	if err := configure(&c, args); err != nil {
 		return err
 	}
@@ -238,16 +242,20 @@ func (s *scenario) startAgent(args []string, await func(*scenario, *running) err
 	}
 	a := &running{cfg: c, registry: daemon.NewRegistry(), done: make(chan error, 2)}
 	source := Manifests([]string{s.manifests})
-	x, err := New(c, Deps{
-		Log: log, Registry: a.registry, Clock: s.clock, CheckNetNS: checkFile,
-		Scraper: func(context.Context) (map[string]count, error) { return nil, errors.New("no admin socket") },
+	deps := Deps{
+		Log: log, Registry: a.registry,
 		Source: func(ctx context.Context, sink func(Batch)) error {
 			return source(ctx, func(b Batch) {
 				sink(b)
 				a.batches.Add(1)
 			})
 		},
-	})
+	}
+	if !s.real {
+		deps.Clock, deps.CheckNetNS = s.clock, checkFile
+		deps.Scraper = func(context.Context) (map[string]count, error) { return nil, errors.New("no admin socket") }
+	}
+	x, err := New(c, deps)
 	if err != nil {
 		return err
 	}

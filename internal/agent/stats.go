@@ -134,7 +134,10 @@ func (l *loop) scraped(t *turn, m scraped) {
 	was := l.counts.err
 	l.counts.err = m.err
 	if m.err != nil {
-		if was == nil && len(l.envoys) > 0 {
+		switch {
+		case len(l.envoys) == 0:
+			l.counts.now = map[string]count{} // the next Envoy counts anew
+		case was == nil:
 			l.log.Warn("connection counts are not read", "err", m.err)
 		}
 		return

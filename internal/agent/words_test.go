@@ -35,7 +35,7 @@ import (
 
 // configure sets what "agent start" was told.
 func configure(c *Config, args []string) error {
-	f, err := fields(args, "mode", "hold", "window", "budget", "node", "zone", "range", "metrics")
+	f, err := fields(args, "mode", "hold", "window", "budget", "node", "zone", "range", "metrics", "run", "state")
 	if err != nil {
 		return err
 	}
@@ -54,6 +54,10 @@ func configure(c *Config, args []string) error {
 			c.Node = v
 		case "zone":
 			c.Zone = v
+		case "run":
+			c.RunDir = filepath.Join(c.RunDir, v)
+		case "state":
+			c.StateDir = filepath.Join(c.StateDir, v)
 		case "metrics":
 			c.MetricsAddress = v
 		case "range":
