@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 )
@@ -27,18 +29,14 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Row is one figure of the table. Min to Max are its spread over rounds; they are
-// 0 where the figure is a percentile already.
+// Row is one figure of the table, with its spread where it is a median of many.
 type Row struct {
-	Measure string  `json:"measure"`
-	Source  string  `json:"source"`
-	Unit    string  `json:"unit"` // "ms" or "ratio"
-	Figure  float64 `json:"figure"`
-	Min     float64 `json:"min,omitempty"`
-	Q1      float64 `json:"q1,omitempty"`
-	Q3      float64 `json:"q3,omitempty"`
-	Max     float64 `json:"max,omitempty"`
-	Bar     *Bar    `json:"bar,omitempty"`
+	Measure string        `json:"measure"`
+	Source  string        `json:"source"`
+	Unit    string        `json:"unit"` // "ms" or "ratio"
+	Figure  float64       `json:"figure"`
+	Spread  *Distribution `json:"spread,omitempty"`
+	Bar     *Bar          `json:"bar,omitempty"`
 }
 
 // Bar is what a figure must reach.
@@ -46,27 +44,41 @@ type Bar struct {
 	AtLeast float64 `json:"atLeast,omitempty"`
 	AtMost  float64 `json:"atMost,omitempty"`
 	Met     bool    `json:"met"`
+	// Unsure is true when the bar lies within what the samples leave open.
+	Unsure bool `json:"unsure,omitempty"`
 }
 
-func atLeast(limit, figure float64) *Bar { return &Bar{AtLeast: limit, Met: figure >= limit} }
-func atMost(limit, figure float64) *Bar  { return &Bar{AtMost: limit, Met: figure <= limit} }
+// atLeast and atMost set the bar of a row.
+func (r Row) atLeast(limit float64) Row {
+	r.Bar = &Bar{AtLeast: limit, Met: r.Figure >= limit, Unsure: r.leavesOpen(limit)}
+	return r
+}
+
+func (r Row) atMost(limit float64) Row {
+	r.Bar = &Bar{AtMost: limit, Met: r.Figure <= limit, Unsure: r.leavesOpen(limit)}
+	return r
+}
+
+func (r Row) leavesOpen(limit float64) bool {
+	return r.Spread != nil && r.Spread.Low < limit && limit < r.Spread.High
+}
 
 func (b *Bar) String() string {
-	switch {
-	case b == nil:
-		return ""
-	case b.AtLeast != 0:
-		return fmt.Sprintf("≥ %g\t%s", b.AtLeast, met(b.Met))
-	default:
-		return fmt.Sprintf("≤ %g\t%s", b.AtMost, met(b.Met))
+	if b == nil {
+		return "\t"
 	}
-}
-
-func met(yes bool) string {
-	if yes {
-		return "met"
+	limit := fmt.Sprintf("≤ %g", b.AtMost)
+	if b.AtLeast != 0 {
+		limit = fmt.Sprintf("≥ %g", b.AtLeast)
 	}
-	return "MISSED"
+	verdict := "MISSED"
+	if b.Met {
+		verdict = "met"
+	}
+	if b.Unsure {
+		verdict += ", not for sure"
+	}
+	return limit + "\t" + verdict
 }
 
 // rows makes the table of a report.
@@ -74,54 +86,70 @@ func (r *Report) rows() []Row {
 	var out []Row
 	for _, f := range r.First {
 		out = append(out,
-			Row{Measure: "first connection, p50", Source: f.Source, Unit: "ms", Figure: f.Cold.Median},
-			Row{Measure: "first connection, p99", Source: f.Source, Unit: "ms", Figure: f.Cold.P99},
-			Row{Measure: "later connection, p50", Source: f.Source, Unit: "ms", Figure: f.Warm.Median},
-			Row{Measure: "later connection, p99", Source: f.Source, Unit: "ms", Figure: f.Warm.P99},
-			Row{Measure: "first over later, p50", Source: f.Source, Unit: "ms", Figure: f.Over.Median, Bar: atMost(4, f.Over.Median)},
-			Row{Measure: "first over later, p99", Source: f.Source, Unit: "ms", Figure: f.Over.P99, Bar: atMost(10, f.Over.P99)},
+			middle("first connection, p50", f.Source, "ms", f.Cold),
+			tail("first connection, p99", f.Source, f.Cold),
+			middle("later connection, p50", f.Source, "ms", f.Warm),
+			tail("later connection, p99", f.Source, f.Warm),
+			middle("first over later, p50", f.Source, "ms", f.Over).atMost(4),
+			tail("first over later, p99", f.Source, f.Over).atMost(10),
 		)
 	}
 	for _, l := range r.Load {
-		ratio := l.Ratios["capture"]
-		rate := spread("capture ÷ bare, requests/s kept alive", l.Source, ratio.PerSecond)
-		tail := spread("capture ÷ bare, p99 kept alive", l.Source, ratio.P99)
-		switch {
-		case l.Kind == keptAlive:
-			rate.Bar, tail.Bar = atLeast(0.97, rate.Figure), atMost(1.1, tail.Figure)
-		case l.Source == "node":
-			rate.Bar = atLeast(0.95, rate.Figure)
-		default:
-			rate.Bar = atLeast(0.85, rate.Figure)
-		}
-		if l.Kind == newConnections {
-			rate.Measure, tail.Measure = "capture ÷ bare, new connections/s", "capture ÷ bare, p99 of new connections"
-		}
-		cpu := spread("capture ÷ bare, CPU of Envoy, "+l.Kind, l.Source, ratio.CPU)
-		out = append(out, rate, tail, cpu)
+		out = append(out, l.rows()...)
 	}
 	return out
 }
 
-func spread(measure, source string, d Distribution) Row {
-	return Row{Measure: measure, Source: source, Unit: "ratio", Figure: d.Median, Min: d.Min, Q1: d.Q1, Q3: d.Q3, Max: d.Max}
+// newBar is the bar of new connections per second. A pod-sourced connection
+// enters the pod's namespace and leaves by the pod's interface.
+var newBar = map[string]float64{"pod": 0.85, "node": 0.95}
+
+func (r *Load) rows() []Row {
+	ratio := r.Ratios["capture"]
+	of := func(what string, d Distribution) Row { return middle("capture ÷ bare, "+what, r.Source, "ratio", d) }
+	if r.Kind == newConnections {
+		return []Row{
+			of("new connections/s", ratio.PerSecond).atLeast(newBar[r.Source]),
+			of("p99 of new connections", ratio.P99),
+			of("Envoy's CPU per new connection", ratio.CPU),
+		}
+	}
+	return []Row{
+		of("kept-alive requests/s", ratio.PerSecond).atLeast(0.97),
+		of("p99 of kept-alive requests", ratio.P99).atMost(1.1),
+		of("Envoy's CPU per kept-alive request", ratio.CPU),
+	}
 }
 
-// print writes the table for people.
+// middle is a row of a median, tail one of a 99th percentile.
+func middle(measure, source, unit string, d Distribution) Row {
+	return Row{Measure: measure, Source: source, Unit: unit, Figure: d.Median, Spread: &d}
+}
+
+func tail(measure, source string, d Distribution) Row {
+	return Row{Measure: measure, Source: source, Unit: "ms", Figure: d.P99}
+}
+
+// print writes the tables for people.
 func (r *Report) print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nmeasure\tsource\tmedian\tmin – q1 – q3 – max\tbar\t")
+	fmt.Fprintln(t, "\nmeasure\tsource\tfigure\t95 % sure\tmin – q1 – q3 – max\tbar\t")
 	for _, row := range r.Rows {
-		figure, between := fmt.Sprintf("%.3f", row.Figure), fmt.Sprintf("%.3f – %.3f – %.3f – %.3f", row.Min, row.Q1, row.Q3, row.Max)
+		format, unit := "%.3f", ""
 		if row.Unit == "ms" {
-			figure, between = fmt.Sprintf("%.2f ms", row.Figure), ""
+			format, unit = "%.2f", " ms"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", row.Measure, row.Source, figure, between, row.Bar)
+		figure, sure, between := fmt.Sprintf(format, row.Figure)+unit, "", ""
+		if d := row.Spread; d != nil {
+			sure = fmt.Sprintf(format+" – "+format, d.Low, d.High)
+			between = fmt.Sprintf(format+" – "+format+" – "+format+" – "+format, d.Min, d.Q1, d.Q3, d.Max)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Measure, row.Source, figure, sure, between, row.Bar)
 	}
 	t.Flush()
 	fmt.Fprintln(t, "\nlane\tsource\tload\tper second\tp50\tp99\tCPU of its Envoy per request\tmachine used by others\t")
 	for _, l := range r.Load {
-		for _, name := range []string{"bare", "capture"} {
+		for _, name := range slices.Sorted(maps.Keys(l.Lanes)) {
 			lane := l.Lanes[name]
 			fmt.Fprintf(t, "%s\t%s\t%s\t%.0f\t%.2f ms\t%.2f ms\t%.1f µs\t%.0f %%\t\n",
 				name, l.Source, l.Kind, lane.PerSecond.Median, lane.P50.Median, lane.P99.Median, lane.CPU.Median, 100*l.Others.Median)

@@ -43,6 +43,16 @@ func TestBars(t *testing.T) {
 		{"new, pod, slow", Report{Load: []Load{load("pod", newConnections, 0.84, 9)}}, []string{"≥ 0.85 MISSED"}},
 		{"new, node", Report{Load: []Load{load("node", newConnections, 0.95, 9)}}, []string{"≥ 0.95 met"}},
 		{"new, node, slow", Report{Load: []Load{load("node", newConnections, 0.94, 9)}}, []string{"≥ 0.95 MISSED"}},
+		{
+			"a bar that the samples leave open",
+			Report{First: []FirstConnections{{Over: Distribution{Median: 3.9, Low: 3, High: 4.5, P99: 5}}}},
+			[]string{"≤ 4 met, not for sure", "≤ 10 met"},
+		},
+		{
+			"a miss that is sure",
+			Report{First: []FirstConnections{{Over: Distribution{Median: 4.4, Low: 4.1, High: 4.5, P99: 5}}}},
+			[]string{"≤ 4 MISSED", "≤ 10 met"},
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -16,6 +16,11 @@ type Distribution struct {
 	Q3     float64 `json:"q3"`
 	P99    float64 `json:"p99"`
 	Max    float64 `json:"max"`
+	// Low and High hold the median of all such numbers, of which these are a
+	// sample, with 95 % confidence. Fewer than six numbers cannot tell: then they
+	// are Min and Max.
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
 }
 
 func distributionOf(values []float64) Distribution {
@@ -23,10 +28,26 @@ func distributionOf(values []float64) Distribution {
 		return Distribution{}
 	}
 	s := slices.Sorted(slices.Values(values))
+	out := medianRank(len(s))
 	return Distribution{
 		Count: len(s), Min: s[0], Q1: quantile(s, 0.25), Median: quantile(s, 0.5), Q3: quantile(s, 0.75),
-		P99: quantile(s, 0.99), Max: s[len(s)-1],
+		P99: quantile(s, 0.99), Max: s[len(s)-1], Low: s[out], High: s[len(s)-1-out],
 	}
+}
+
+// medianRank returns how many of n sorted values may be left out at each end so
+// that those left still span the median with 95 % confidence: each value is below
+// it with probability 1/2, so their number is binomial.
+func medianRank(n int) int {
+	// Probability that at most k values are below, for growing k.
+	p := math.Pow(0.5, float64(n))
+	k, sum := 0, p
+	for sum <= 0.025 {
+		p *= float64(n-k) / float64(k+1)
+		k++
+		sum += p
+	}
+	return max(0, k-1)
 }
 
 // quantile returns the q-quantile (0 to 1) of sorted values, which must not be

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -21,10 +23,10 @@ func TestDistribution(t *testing.T) {
 		want   Distribution
 	}{
 		{"none", nil, Distribution{}},
-		{"one", []float64{3}, Distribution{Count: 1, Min: 3, Q1: 3, Median: 3, Q3: 3, P99: 3, Max: 3}},
-		{"two", []float64{4, 2}, Distribution{Count: 2, Min: 2, Q1: 2.5, Median: 3, Q3: 3.5, P99: 3.98, Max: 4}},
-		{"odd", []float64{5, 1, 3}, Distribution{Count: 3, Min: 1, Q1: 2, Median: 3, Q3: 4, P99: 4.96, Max: 5}},
-		{"0 to 100", hundred, Distribution{Count: 101, Min: 0, Q1: 25, Median: 50, Q3: 75, P99: 99, Max: 100}},
+		{"one", []float64{3}, Distribution{Count: 1, Min: 3, Q1: 3, Median: 3, Q3: 3, P99: 3, Max: 3, Low: 3, High: 3}},
+		{"two", []float64{4, 2}, Distribution{Count: 2, Min: 2, Q1: 2.5, Median: 3, Q3: 3.5, P99: 3.98, Max: 4, Low: 2, High: 4}},
+		{"odd", []float64{5, 1, 3}, Distribution{Count: 3, Min: 1, Q1: 2, Median: 3, Q3: 4, P99: 4.96, Max: 5, Low: 1, High: 5}},
+		{"0 to 100", hundred, Distribution{Count: 101, Min: 0, Q1: 25, Median: 50, Q3: 75, P99: 99, Max: 100, Low: 40, High: 60}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,5 +99,34 @@ func TestRatiosAreOfNeighbours(t *testing.T) {
 	}
 	if l.Lanes["bare"].PerSecond.Median != 550 {
 		t.Errorf("bare lane %+v, want a median of 550/s", l.Lanes["bare"].PerSecond)
+	}
+}
+
+// TestMedianRank compares with the tables of the sign test.
+func TestMedianRank(t *testing.T) {
+	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 21: 5, 25: 7, 60: 21, 100: 39} {
+		if got := medianRank(n); got != want {
+			t.Errorf("of %d values %d are left out at each end, want %d", n, got, want)
+		}
+	}
+}
+
+// TestConfidence: nineteen of twenty samples span the median they are drawn
+// around, and not all do.
+func TestConfidence(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	spans := 0
+	const trials, n = 2000, 21
+	for range trials {
+		values := make([]float64, n)
+		for i := range values {
+			values[i] = random.ExpFloat64()
+		}
+		if d := distributionOf(values); d.Low <= math.Ln2 && math.Ln2 <= d.High {
+			spans++
+		}
+	}
+	if share := float64(spans) / trials; share < 0.94 || share > 0.99 {
+		t.Errorf("%.3f of the samples span the median, want about 0.97", share)
 	}
 }
