@@ -75,6 +75,7 @@ func TestTryItYourself(t *testing.T) {
 			case strings.Contains(line, " sandbox down"):
 				checkLog(t)
 				checkStatistics(t)
+				w.checkReference(t, found)
 				w.sh(t, line)
 			case f.Info == "sh":
 				w.sh(t, line)
@@ -212,24 +213,36 @@ func checkLog(t *testing.T) {
 	}
 }
 
+// runDir is the sandbox's for a node's /run/aether.
+func runDir(socket string) string { return filepath.Join(stateDir, sandboxName, "run", socket) }
+
 // admin asks Envoy.
 func admin(t *testing.T, path string) string {
 	t.Helper()
-	socket := filepath.Join(stateDir, sandboxName, "run", "envoy-admin.sock")
+	return request(t, http.MethodGet, runDir("envoy-admin.sock"), "http://envoy"+path)
+}
+
+// request makes one request on a Unix socket and wants it answered.
+func request(t *testing.T, method, socket, url string) string {
+	t.Helper()
 	hc := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
-	resp, err := hc.Get("http://envoy" + path)
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := hc.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("ask Envoy for %s: %s %v", path, resp.Status, err)
+		t.Fatalf("%s %s on %s: %s %v", method, url, socket, resp.Status, err)
 	}
 	return string(b)
 }
@@ -280,5 +293,41 @@ func checkStatistics(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^` + name + `\{` + labels.String() + `\} \d+$`).MatchString(prometheus) {
 			t.Errorf("Envoy has no counter %s with the labels %s", name, row[1])
 		}
+	}
+}
+
+var curlLine = regexp.MustCompile(`^curl (?:-X (\w+) )?--unix-socket /run/aether/(\S+) '([^']+)'$`)
+
+// checkReference does what the reference documents tell people to type: requests to
+// the sockets, which need no curl here, and the bootstrap that Envoy starts with.
+func (w walk) checkReference(t *testing.T, envoyBinary string) {
+	t.Helper()
+	docs, err := filepath.Glob(filepath.Join(root, "docs/reference/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests, bootstraps := 0, 0
+	bootstrap := filepath.Join(t.TempDir(), "envoy.json")
+	for _, doc := range docs {
+		for _, f := range markdown.Fences(read(t, strings.TrimPrefix(doc, root+"/"))) {
+			for _, c := range f.Commands() {
+				m := curlLine.FindStringSubmatch(c.Line)
+				switch {
+				case m != nil:
+					requests++
+					request(t, m[1], runDir(m[2]), m[3])
+				case strings.HasPrefix(c.Line, "aether-agent bootstrap "):
+					bootstraps++
+					w.sh(t, w.bin+"/"+strings.Replace(c.Line, "envoy.json", bootstrap, 1))
+				case c.Line == "envoy -c envoy.json":
+					w.sh(t, envoyBinary+" --mode validate --log-level error -c "+bootstrap)
+				default:
+					t.Errorf("%s:%d: `%s`: this test does not know how to try it", doc, f.Line, c.Line)
+				}
+			}
+		}
+	}
+	if requests < 2 || bootstraps != 1 {
+		t.Errorf("the reference has %d requests and %d bootstraps to try", requests, bootstraps)
 	}
 }

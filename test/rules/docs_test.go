@@ -111,6 +111,9 @@ func textFiles(t *testing.T, suffixes ...string) []string {
 		if d.IsDir() && (d.Name() == ".git" || d.Name() == ".build") {
 			return filepath.SkipDir
 		}
+		if d.Name() == ".git" { // in a worktree it is a file
+			return nil
+		}
 		rel, err := filepath.Rel(repository(), path)
 		named := len(suffixes) == 0 || slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(path, s) })
 		if d.Type().IsRegular() && named {
