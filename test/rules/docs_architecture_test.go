@@ -131,6 +131,9 @@ func TestPortsTable(t *testing.T) {
 		if strings.HasSuffix(name, "Socket") || strings.HasSuffix(name, "File") {
 			want = append(want, filepath.Join(agent.DefaultRunDir, value))
 		}
+		if name == "lockFile" {
+			want = append(want, filepath.Join(agent.DefaultStateDir, value))
+		}
 	}
 	for name, value := range stringConstants(t, "internal/agent/persist.go") {
 		if strings.HasSuffix(name, "File") {
