@@ -321,6 +321,18 @@ func TestFreshEnvoyStartsWithRememberedServicePorts(t *testing.T) {
 	}
 }
 
+// A name that a person wrote into the file by hand has no last dial.
+func TestRememberedWithoutLastDialIsKept(t *testing.T) {
+	n := newNode(Config{Window: time.Hour}, Name{Target: target(1)})
+	n.w[target(1)] = served
+	n.do(Synced{})
+	n.do(Opened{Stream: 1, Epoch: 1})
+	wantAnswer(t, n, target(1), "balance")
+	n.now = n.now.Add(2 * time.Hour)
+	n.do(Closed{Stream: 1}, Opened{Stream: 2, Epoch: 2})
+	wantAnswer(t, n, target(1), "none")
+}
+
 func TestHotRestartForgetsWhenTheOldEpochIsGone(t *testing.T) {
 	n := syncedNode(Config{})
 	n.w[target(1)] = served

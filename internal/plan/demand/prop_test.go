@@ -94,8 +94,10 @@ func genHistory(t *rapid.T) (*history, Config, []Name) {
 		h.w[target(i)] = thing(rapid.IntRange(0, int(things)-1).Draw(t, "first"))
 	}
 	var remembered []Name
-	for _, at := range genTargets(t, "remembered") {
-		remembered = append(remembered, dialledAt(at, epoch.Add(-time.Minute)))
+	known := rapid.SliceOfNDistinct(rapid.IntRange(1, propNames), 0, 4, rapid.ID).Draw(t, "remembered")
+	for _, at := range targets(known...) {
+		when := rapid.SampledFrom([]time.Time{{}, epoch.Add(-time.Minute), epoch.Add(-2 * propWindow)}).Draw(t, "last dial")
+		remembered = append(remembered, dialledAt(at, when))
 	}
 	return h, Config{Budget: propBudget, Hold: propHold, Window: propWindow}, remembered
 }

@@ -139,6 +139,11 @@ func (r *reference) sync() {
 		return
 	}
 	r.synced = true
+	for at := range r.wanters {
+		if r.dialled[at].IsZero() {
+			r.dialled[at] = r.now
+		}
+	}
 	r.maybeForget()
 	all := slices.SortedFunc(maps.Keys(r.wanters), func(a, b netip.AddrPort) int {
 		return cmp.Or(r.holdEnd[a].Compare(r.holdEnd[b]), a.Compare(b))

@@ -85,8 +85,12 @@ func (s *step) sync() {
 		return
 	}
 	s.synced = true
-	s.compact()
 	ts := s.Targets()
+	for _, t := range ts {
+		s.dialledAtLeast(s.names[t])
+	}
+	s.compact()
+	ts = s.Targets()
 	slices.SortStableFunc(ts, func(a, b netip.AddrPort) int {
 		return s.names[a].until.Compare(s.names[b].until)
 	})
@@ -169,8 +173,8 @@ func (s *step) dial(e *entry, at time.Time) {
 	}
 }
 
-// dialledAtLeast gives a name its first last dial. An Envoy that comes back with
-// its names does not dial them, but that one it holds was dialled is sure.
+// dialledAtLeast gives a name whose last dial is not known one, as late as it can
+// be: a name that Envoy holds or that somebody remembered was dialled at some time.
 func (s *step) dialledAtLeast(e *entry) {
 	if e.dialled.IsZero() {
 		e.dialled = s.now
