@@ -36,10 +36,12 @@ demo: build envoy ## Show the main job working on this machine (root, about a mi
 	$(BIN)/aetherctl version
 	go run $(GOFLAGS_ALL) ./test/demo -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/demo.json
 
+# One package at a time: most of them share the kernel, and some hold times.
 .PHONY: test
 test: build envoy deps ## Run every test, with the race detector (root for the kernel and Envoy parts)
 	go vet ./...
-	AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) go test -race -count=1 -timeout 60m -p 2 $(GOTESTFLAGS) ./...
+	go build -race ./...
+	AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) go test -race -count=1 -timeout 60m -p 1 $(GOTESTFLAGS) ./...
 
 .PHONY: bench
 bench: build envoy ## Measure on this machine: first connection, capture against a bare listener (root, four minutes)

@@ -249,7 +249,9 @@ func (a *Agent) listenEarly() (e early, err error) {
 }
 
 func (a *Agent) serveEarly(ctx context.Context, group *errgroup.Group, e early) {
-	group.Go(func() error { return daemon.ServeHTTP(ctx, e.cli, cliHandler{a.mailbox()}.routes(), a.deps.Log) })
+	group.Go(func() error {
+		return daemon.ServeHTTP(ctx, e.cli, cliHandler{a.mailbox(), a.deps.Scraper}.routes(), a.deps.Log)
+	})
 	group.Go(func() error {
 		return refuse.New(refuse.Config{Log: a.deps.Log, Registerer: a.deps.Registry}).Serve(ctx, e.refuse)
 	})

@@ -3,11 +3,13 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/daemon"
@@ -24,7 +26,17 @@ import (
 //
 // Decisions are computed here, by the state the loop gave, so that a person who
 // asks keeps no connection waiting.
-type cliHandler struct{ loop mailbox }
+//
+// Counts that are shown are read from Envoy for the question, so that a person
+// who has just dialled sees it; when Envoy does not answer within freshTimeout,
+// those of the last interval are shown.
+type cliHandler struct {
+	loop mailbox
+	read Scraper
+}
+
+// freshTimeout bounds how long a question waits for Envoy's counts.
+const freshTimeout = 500 * time.Millisecond
 
 var errNotSynced = errors.New("the sources have not synced yet: `status` says what is wrong with them")
 
@@ -46,6 +58,7 @@ func (h cliHandler) explain(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, fmt.Errorf("address %q: want IP:port, such as 10.96.0.10:80", text))
 		return
 	}
+	h.refresh(r.Context())
 	got, ok := h.names(w, r, &nameTarget{target})
 	if !ok {
 		return
@@ -54,8 +67,18 @@ func (h cliHandler) explain(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h cliHandler) services(w http.ResponseWriter, r *http.Request) {
+	h.refresh(r.Context())
 	if got, ok := h.names(w, r, nil); ok {
 		reply(w, http.StatusOK, got.rows())
+	}
+}
+
+// refresh gives the loop Envoy's counts of now, if they can be had.
+func (h cliHandler) refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	if c, err := h.read(ctx); err == nil {
+		h.loop.tell(scraped{c, nil})
 	}
 }
 
