@@ -53,7 +53,7 @@ func TestServiceComesAndGoes(t *testing.T) {
 		for range 2 {
 			n.remove(t, "again.yaml")
 			n.awaitRefused(t, target, "no-service")
-			v := n.dial(t, "client", echo.Client{Mode: "talk", Target: target})
+			v := n.dial(t, "client", echo.Client{Mode: "silent", Target: target})
 			if l := n.awaitLogged(t, v); v.Outcome != echo.Reset || l.Reason != "no-service" || l.ServiceName != "" {
 				t.Errorf("without its Service the client sees %s, logged as %+v", told(v), l)
 			}

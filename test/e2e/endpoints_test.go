@@ -55,7 +55,7 @@ func TestReadiness(t *testing.T) {
 
 	must(n.SetReady("b", "", false))
 	n.awaitRefused(t, target, "no-endpoints") // nothing serves
-	if v := n.dial(t, "client", echo.Client{Mode: "talk", Target: target}); v.Outcome != echo.Reset {
+	if v := n.dial(t, "client", echo.Client{Mode: "silent", Target: target}); v.Outcome != echo.Reset {
 		t.Errorf("with no endpoint a client sees %s, want a reset", told(v))
 	}
 	must(exchange(established, "while nothing is ready"))
@@ -66,6 +66,49 @@ func TestReadiness(t *testing.T) {
 	must(n.SetReady("b", "", true))
 	expect("a", "b", "c")
 	must(exchange(established, "while all are ready"))
+}
+
+// TestPodsReplaced: every pod of a Service is replaced while clients dial it. Pods
+// that drain, as well-behaved ones do, lose no connection.
+func TestPodsReplaced(t *testing.T) {
+	const target = "10.96.0.10:80"
+	draining := func(name string) string {
+		return strings.NewReplacer("args: [", "args: [--drain, 1s, ", "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 5").
+			Replace(server(name, "app: web"))
+	}
+	n := up(t, client("client")+service("web", "10.96.0.10", `selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]`))
+	n.write(t, "one.yaml", draining("old-1"))
+	n.write(t, "two.yaml", draining("old-2"))
+	await := func(pods ...string) {
+		t.Helper()
+		if err := n.WaitReady(t.Context(), pods...); err != nil {
+			t.Fatal(err)
+		}
+		n.awaitPods(t, target, pods...)
+	}
+	await("old-1", "old-2")
+	done := make(chan []echo.Verdict, 1)
+	go func() {
+		done <- n.client(t, "client", "--mode", "http", "--duration", "4s", "--concurrency", "8", "--pause", "10ms", target)
+	}()
+	n.write(t, "three.yaml", draining("new-1"))
+	await("new-1", "old-1", "old-2")
+	n.remove(t, "one.yaml")
+	await("new-1", "old-2")
+	n.write(t, "four.yaml", draining("new-2"))
+	await("new-1", "new-2", "old-2")
+	n.remove(t, "two.yaml")
+	await("new-1", "new-2")
+	vs := <-done
+	wantAllOK(t, vs)
+	seen := map[string]int{}
+	for _, v := range vs {
+		seen[answeredBy(t, v)]++
+	}
+	if len(seen) != 4 {
+		t.Errorf("answered by %v, want all four pods", seen)
+	}
+	t.Logf("answered by %v", seen)
 }
 
 // TestTopology is about endpoints on other nodes and in other zones: t-1 is on
@@ -97,7 +140,7 @@ func TestTopology(t *testing.T) {
 		})
 	}
 	t.Run("internalTrafficPolicy Local without a local endpoint", func(t *testing.T) {
-		v := n.dial(t, "client", echo.Client{Mode: "http", Target: "10.96.0.12:80"})
+		v := n.dial(t, "client", echo.Client{Mode: "silent", Target: "10.96.0.12:80"})
 		if l := n.awaitLogged(t, v); v.Outcome != echo.Reset || l.Reason != "no-local-endpoints" {
 			t.Errorf("the client sees %s, logged as %+v", told(v), l)
 		}

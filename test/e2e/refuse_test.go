@@ -33,13 +33,7 @@ func TestRefusals(t *testing.T) {
 	made := 0
 	for _, r := range refusals {
 		t.Run(r.reason, func(t *testing.T) {
-			for _, c := range []echo.Client{{Mode: "silent"}, {Mode: "talk"}, {Mode: "http"}} {
-				c.Target = r.address
-				made++
-				if v := testRefused(t, n, r, c); v.Outcome != echo.Reset || v.Errno != "ECONNRESET" {
-					t.Errorf("a client that is %s sees %s, want a reset", c.Mode, told(v))
-				}
-			}
+			made += testRefusedClients(t, n, r)
 			made += testRefusedWriters(t, n, r)
 			e := n.explain(t, r.address)
 			if e.Answer != "refuse" || e.Reason != r.reason {
@@ -84,6 +78,26 @@ func TestRefusals(t *testing.T) {
 	n.awaitLines(t, made, "refused", func(l logLine) bool { return l.Outcome == "refused" })
 }
 
+// testRefusedClients: one that is silent and some that talk. When the first word
+// of a client meets the refusal half-way, Envoy's write fails before its read
+// tells of the reset, and the client sees a close; that is rare.
+func testRefusedClients(t *testing.T, n *node, r refusal) (made int) {
+	t.Helper()
+	closed := 0
+	modes := []string{"silent", "talk", "talk", "http", "http"}
+	for _, mode := range modes {
+		v := testRefused(t, n, r, echo.Client{Mode: mode, Target: r.address})
+		switch {
+		case v.Outcome == echo.Reset && v.Errno == "ECONNRESET":
+		case v.Outcome == echo.Closed && mode != "silent" && closed == 0:
+			closed++
+		default:
+			t.Errorf("a client that is %s sees %s, want a reset", mode, told(v))
+		}
+	}
+	return len(modes)
+}
+
 // testRefused makes one connection and checks what was logged and counted.
 func testRefused(t *testing.T, n *node, r refusal, c echo.Client) echo.Verdict {
 	t.Helper()
@@ -113,8 +127,8 @@ func testRefused(t *testing.T, n *node, r refusal, c echo.Client) echo.Verdict {
 	return v
 }
 
-// testRefusedWriters: a client that has written 200 kB when it is refused. Now
-// and then the kernel turns such a reset into a close.
+// testRefusedWriters: a client that has written 200 kB when it is refused. Here
+// too a reset may rarely come as a close.
 func testRefusedWriters(t *testing.T, n *node, r refusal) (made int) {
 	t.Helper()
 	made = 20
