@@ -60,6 +60,8 @@ func (n *Node) envoyCommand(ctx context.Context) (*exec.Cmd, error) {
 		n.cfg.EnvoyPath, "-c", n.paths.bootstrap(),
 		"--concurrency", strconv.Itoa(n.cfg.EnvoyConcurrency),
 		"--log-level", n.cfg.EnvoyLogLevel,
+		// Envoy calls the IP matcher work in progress at every listener update.
+		"--component-log-level", "misc:error",
 		"--file-flush-interval-msec", "100",
 		"--disable-hot-restart",
 	}, n.cfg.EnvoyArgs...)

@@ -279,6 +279,10 @@ func TestClientMainPrintsOneLinePerVerdict(t *testing.T) {
 		t.Errorf("exit %d for a mode by its name: %s", code, out.String())
 	}
 	out.Reset()
+	out.Reset()
+	if code := ClientMain([]string{"silent", "--timeout", "30ms", tcp}, &out, &errs); code != 0 || strings.Count(out.String(), `"outcome":"open"`) != 1 {
+		t.Errorf("flags after the mode: exit code %d, %s", code, out.String())
+	}
 	if code := ClientMain([]string{"--summary", "127.0.0.1:1"}, &out, &errs); code != 1 {
 		t.Errorf("exit %d for a refused connection, want 1", code)
 	}

@@ -133,7 +133,7 @@ func ClientMain(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("client", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: client [flags] [MODE] HOST:PORT…\n       client idle")
+		fmt.Fprintln(stderr, "usage: client [MODE] [flags] HOST:PORT…\n       client idle")
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&l.Mode, "mode", "talk", "one of "+strings.Join(Modes, ", "))
@@ -157,15 +157,11 @@ func ClientMain(args []string, stdout, stderr io.Writer) int {
 	fs.DurationVar(&l.Duration, "duration", 0, "go on for this long, whatever --count")
 	fs.BoolVar(&l.Forever, "loop", false, "go on until told to end")
 	fs.BoolVar(&summary, "summary", false, "print one summary instead of verdicts")
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+	idle := len(args) == 0 || slices.Equal(args, []string{"idle"})
+	if err := l.parse(fs, args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return 2
-	}
-	l.Targets = fs.Args()
-	idle := len(args) == 0 || slices.Equal(args, []string{"idle"})
-	if len(l.Targets) > 0 && slices.Contains(Modes, l.Targets[0]) {
-		l.Mode, l.Targets = l.Targets[0], l.Targets[1:]
 	}
 	if len(l.Targets) == 0 && !idle {
 		fs.Usage()
@@ -178,6 +174,17 @@ func ClientMain(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return l.print(ctx, stdout, summary)
+}
+
+// parse reads flags, a mode and targets; flags may stand before and after the mode.
+func (l *Load) parse(fs *flag.FlagSet, args []string) error {
+	err := fs.Parse(args)
+	if rest := fs.Args(); err == nil && len(rest) > 0 && slices.Contains(Modes, rest[0]) {
+		l.Mode = rest[0]
+		err = fs.Parse(rest[1:])
+	}
+	l.Targets = fs.Args()
+	return err
 }
 
 // print runs the load and prints what came of it.
