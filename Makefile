@@ -57,8 +57,8 @@ format: ## Format the code
 	go tool -modfile=tools/go.mod golangci-lint fmt ./...
 
 .PHONY: golden
-golden: ## Rewrite the golden files
-	go test ./internal/envoy/... ./internal/ctl/... -update
+golden: ## Rewrite the golden files and the generated parts of the documents
+	go test ./internal/envoy/... ./internal/ctl/... ./test/rules -update
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -67,7 +67,10 @@ var figures = []figure{
 		{lifecycle, "took more than 2 s and goes on"}, {apiReference, "that took more than 2 s; it goes on"},
 	}},
 	{"internal/agent/status.go", "maxOverLimitRows", "1000", [][2]string{{apiReference, "turned away at most 1,000"}}},
-	{"internal/agent/config.go", "DefaultScrapeInterval", "10 * time.Second", [][2]string{{apiReference, "read from Envoy every 10 s"}}},
+	{"internal/agent/config.go", "DefaultScrapeInterval", "10 * time.Second", [][2]string{
+		{apiReference, "the last reading, at most 10 s old"}, {architecture, "connection counts, every 10 s"},
+	}},
+	{"internal/agent/http_cli.go", "freshTimeout", "500 * time.Millisecond", [][2]string{{apiReference, "does not answer within 500 ms"}}},
 	{"internal/xds/server.go", "DefaultHoldTimeout", "2 * time.Second", [][2]string{{lifecycle, "looked at (2 s at most)"}}},
 	{"internal/manifest/watch.go", "settle", "20 * time.Millisecond", [][2]string{{manifestReference, "some 20 ms after it happened"}}},
 	{"internal/manifest/watch.go", "settleMax", "200 * time.Millisecond", [][2]string{{manifestReference, "200 ms while changes go on"}}},
