@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xds serves Envoy its configuration: a delta ADS server over
-// go-control-plane, one linear cache per resource type, meant for the Envoys of
-// one node that connect through a Unix socket.
+// Package xds serves Envoy its configuration: a delta ADS server for the Envoys
+// of one node, which connect through a Unix socket. go-control-plane's delta
+// server runs the streams; what to respond with is found here, from the names that
+// something happened to. (Its linear cache compares everything offered with
+// everything sent, several times per first connection, and cannot hold a name
+// back, send one again, or keep a rejected one from being taken away.)
 //
 // It knows names, types, bytes and versions. What a cluster or a listener means,
 // who should get one and why is decided elsewhere; nothing here looks into a
@@ -14,11 +17,11 @@
 //     server that publishes what its predecessor published sends nothing to an
 //     Envoy that already has it. Publishing equal bytes changes nothing.
 //   - One Publish is offered in the order assignments, clusters, listeners, then
-//     removals in the reverse order. Within a type a Publish is atomic: a stream
-//     sees all of its additions of that type or none. Across types only the order
-//     is given, and it is the order of offering: a stream that still owes an
-//     acknowledgement of one type may get another type first. Who needs a cluster
-//     in place before a listener waits for its Acked.
+//     removals in the reverse order. Within a type its additions come to a stream
+//     in one response, but for those that wait for an acknowledgement. Across types
+//     only the order is given, and it is the order of offering: a stream that still
+//     owes an acknowledgement of one type may get another type first. Who needs a
+//     cluster in place before a listener waits for its Acked.
 //   - A name has at most one unacknowledged update per stream. Meanwhile newer
 //     versions replace each other, and the newest is sent after the
 //     acknowledgement. So a large assignment that changes all the time never
@@ -31,10 +34,10 @@
 //
 // # Fill first
 //
-// When Envoy reconnects it lists what it holds. Whatever it lists and the caches
-// lack is answered as removed. So publish all that is known before Serve, and
+// When Envoy reconnects it lists what it holds. Whatever it lists and nobody has
+// published is answered as removed. So publish all that is known before Serve, and
 // publish what a stream's FirstRequest names before calling its Done: the request
-// is kept from the caches until then, for at most Config.HoldTimeout. This holds
+// is held until then, for at most Config.HoldTimeout. This holds
 // for every type, assignments included: an assignment that is missing while its
 // cluster is there empties the cluster.
 //

@@ -28,8 +28,8 @@ type Event interface{ event() }
 // StreamOpened tells that an Envoy connected and said who it is.
 type StreamOpened struct{ Stream Stream }
 
-// FirstRequest is the first request of a type on a stream. The caches do not see
-// it until Done was called or Config.HoldTimeout has passed: publish what it
+// FirstRequest is the first request of a type on a stream. It is held
+// until Done was called or Config.HoldTimeout has passed: publish what it
 // names, then call Done. Done may be called from any goroutine, more than once,
 // and late.
 type FirstRequest struct {

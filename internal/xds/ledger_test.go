@@ -16,34 +16,34 @@ func TestLedger(t *testing.T) {
 	type step struct {
 		do   string // publish, accept, reject or remove
 		what string
-		want verdict
+		want bool // something else is offered
 	}
 	for _, test := range []struct {
 		name                   string
 		steps                  []step
 		offered, good, refused string
 	}{
-		{"published", []step{{"publish", "a", offer}}, "a", "", ""},
-		{"published twice", []step{{"publish", "a", offer}, {"publish", "a", keep}}, "a", "", ""},
-		{"accepted", []step{{"publish", "a", offer}, {"accept", "a", keep}}, "a", "a", ""},
-		{"rejected, nothing before", []step{{"publish", "a", offer}, {"reject", "a", retire}}, "", "", "a"},
-		{"rejected, published again", []step{{"publish", "a", offer}, {"reject", "a", retire}, {"publish", "a", keep}}, "", "", "a"},
-		{"rejected, removed, published again", []step{{"publish", "a", offer}, {"reject", "a", retire}, {"remove", "", retire}, {"publish", "a", offer}}, "a", "", ""},
-		{"falls back", []step{{"publish", "a", offer}, {"accept", "a", keep}, {"publish", "b", offer}, {"reject", "b", offer}}, "a", "a", "b"},
-		{"mended", []step{{"publish", "a", offer}, {"reject", "a", retire}, {"publish", "b", offer}, {"accept", "b", keep}}, "b", "b", ""},
-		{"not yet mended", []step{{"publish", "a", offer}, {"reject", "a", retire}, {"publish", "b", offer}}, "b", "", "a"},
-		{"back to the accepted", []step{{"publish", "a", offer}, {"accept", "a", keep}, {"publish", "b", offer}, {"reject", "b", offer}, {"publish", "a", keep}}, "a", "a", ""},
-		{"an old version is rejected late", []step{{"publish", "a", offer}, {"publish", "b", offer}, {"reject", "a", keep}}, "b", "", "a"},
-		{"words about the newest stay", []step{{"publish", "a", offer}, {"publish", "b", offer}, {"reject", "b", retire}, {"reject", "a", keep}}, "", "", "b"},
-		{"an old version is accepted late", []step{{"publish", "a", offer}, {"publish", "b", offer}, {"reject", "b", retire}, {"accept", "a", offer}}, "a", "a", "b"},
-		{"rejected by one, then accepted by another", []step{{"publish", "a", offer}, {"reject", "a", retire}, {"accept", "a", offer}}, "a", "a", ""},
-		{"accepted by one, then rejected by another", []step{{"publish", "a", offer}, {"accept", "a", keep}, {"reject", "a", keep}}, "a", "a", "a"},
-		{"verdicts on what is gone", []step{{"accept", "a", keep}, {"reject", "a", keep}, {"remove", "", keep}}, "", "", ""},
+		{"published", []step{{"publish", "a", true}}, "a", "", ""},
+		{"published twice", []step{{"publish", "a", true}, {"publish", "a", false}}, "a", "", ""},
+		{"accepted", []step{{"publish", "a", true}, {"accept", "a", false}}, "a", "a", ""},
+		{"rejected, nothing before", []step{{"publish", "a", true}, {"reject", "a", true}}, "", "", "a"},
+		{"rejected, published again", []step{{"publish", "a", true}, {"reject", "a", true}, {"publish", "a", false}}, "", "", "a"},
+		{"rejected, removed, published again", []step{{"publish", "a", true}, {"reject", "a", true}, {"remove", "", true}, {"publish", "a", true}}, "a", "", ""},
+		{"falls back", []step{{"publish", "a", true}, {"accept", "a", false}, {"publish", "b", true}, {"reject", "b", true}}, "a", "a", "b"},
+		{"mended", []step{{"publish", "a", true}, {"reject", "a", true}, {"publish", "b", true}, {"accept", "b", false}}, "b", "b", ""},
+		{"not yet mended", []step{{"publish", "a", true}, {"reject", "a", true}, {"publish", "b", true}}, "b", "", "a"},
+		{"back to the accepted", []step{{"publish", "a", true}, {"accept", "a", false}, {"publish", "b", true}, {"reject", "b", true}, {"publish", "a", false}}, "a", "a", ""},
+		{"an old version is rejected late", []step{{"publish", "a", true}, {"publish", "b", true}, {"reject", "a", false}}, "b", "", "a"},
+		{"words about the newest stay", []step{{"publish", "a", true}, {"publish", "b", true}, {"reject", "b", true}, {"reject", "a", false}}, "", "", "b"},
+		{"an old version is accepted late", []step{{"publish", "a", true}, {"publish", "b", true}, {"reject", "b", true}, {"accept", "a", true}}, "a", "a", "b"},
+		{"rejected by one, then accepted by another", []step{{"publish", "a", true}, {"reject", "a", true}, {"accept", "a", true}}, "a", "a", ""},
+		{"accepted by one, then rejected by another", []step{{"publish", "a", true}, {"accept", "a", false}, {"reject", "a", false}}, "a", "a", "a"},
+		{"verdicts on what is gone", []step{{"accept", "a", false}, {"reject", "a", false}, {"remove", "", false}}, "", "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := ledger{}
 			for i, s := range test.steps {
-				var got verdict
+				var got bool
 				switch s.do {
 				case "publish":
 					got = l.publish(k, version(s.what))

@@ -58,7 +58,7 @@ func NewMetrics() *Metrics {
 		}, []string{"type"}),
 		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "aether_xds_first_request_hold_seconds",
-			Help:    "How long first requests were kept from the caches, by whether they were answered in time.",
+			Help:    "How long first requests were held, by whether they were answered in time.",
 			Buckets: prometheus.ExponentialBuckets(0.00025, 4, 9),
 		}, []string{"outcome"}),
 		resources: descByType("aether_xds_resources", "Resources that are published."),

@@ -82,17 +82,16 @@ func (a *ads) DeltaAggregatedResources(str discovery.AggregatedDiscoveryService_
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
 	ses := &session{
-		server: a.server,
-		ctx:    ctx,
-		views:  map[Type]*view{},
-		sentAt: map[string]time.Time{},
+		server:  a.server,
+		ctx:     ctx,
+		views:   map[Type]*view{},
+		waiting: map[Type]request{},
+		sentAt:  map[string]time.Time{},
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		if addr, ok := p.Addr.(peerAddr); ok {
 			ses.info.PID = addr.pid
 		}
 	}
-	// An empty request of a type without wildcard asks for nothing.
-	return delta.NewServer(ctx, ses, ses, delta.DeactivateLegacyWildcardForTypes([]string{string(Assignment)})).
-		DeltaStreamHandler(str, resource.AnyType)
+	return delta.NewServer(ctx, ses, ses).DeltaStreamHandler(str, resource.AnyType)
 }

@@ -10,9 +10,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 )
 
 // Defaults of Config.
@@ -41,11 +38,10 @@ type Config struct {
 
 // Server is a delta ADS server. All methods may be called concurrently.
 type Server struct {
-	cfg    Config
-	caches map[Type]*cache.LinearCache
+	cfg Config
 
-	// mu guards what follows and every view. It is taken before a cache's own
-	// lock, never while calling the sink.
+	// mu guards what follows and every view. It is never held while the sink runs
+	// or a response is sent.
 	mu       sync.Mutex
 	ledger   ledger
 	sessions map[uint64]*session
@@ -65,12 +61,8 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg:      cfg,
-		caches:   map[Type]*cache.LinearCache{},
 		ledger:   ledger{},
 		sessions: map[uint64]*session{},
-	}
-	for _, t := range offerOrder {
-		s.caches[t] = cache.NewLinearCache(string(t))
 	}
 	cfg.Metrics.server.Store(s)
 	return s
@@ -98,89 +90,50 @@ func (s *Server) Publish(u Update) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := newChanges(s.ledger)
 	for _, k := range u.Remove {
 		delete(blobs, k)
-		c.add(k, s.ledger.remove(k))
 	}
+	set := changes{}
 	for k, b := range blobs {
-		c.add(k, s.ledger.publish(k, b))
+		set.note(k, s.ledger.publish(k, b))
 	}
-	if err := s.apply(c); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// changes are what the caches have to take over from the ledger.
-type changes struct {
-	ledger ledger
-	set    map[Type]map[string]types.Resource
-	retire map[Type][]string
-}
-
-func newChanges(l ledger) *changes {
-	return &changes{l, map[Type]map[string]types.Resource{}, map[Type][]string{}}
-}
-
-func (c *changes) add(k Key, v verdict) {
-	switch v {
-	case keep:
-	case offer:
-		if c.set[k.Type] == nil {
-			c.set[k.Type] = map[string]types.Resource{}
-		}
-		c.set[k.Type][k.Name] = c.ledger[k].offer.message()
-	case retire:
-		c.retire[k.Type] = append(c.retire[k.Type], k.Name)
-	}
-}
-
-// apply brings the caches in line, in the order the package promises. The caller
-// holds mu.
-func (s *Server) apply(c *changes) error {
-	var errs []error
 	for _, t := range offerOrder {
-		set := c.set[t]
-		if len(set) == 0 {
-			continue
-		}
-		for _, ses := range s.sessions {
-			if v := ses.views[t]; v != nil {
-				for name := range set {
-					v.offered(name, s.ledger[Key{t, name}].offer.version)
-				}
-			}
-		}
-		errs = append(errs, s.caches[t].UpdateResources(set, nil))
+		s.offer(t, set[t])
+	}
+	gone := changes{}
+	for _, k := range u.Remove {
+		gone.note(k, s.ledger.remove(k))
 	}
 	for _, t := range slices.Backward(offerOrder) {
-		gone := c.retire[t]
-		if len(gone) == 0 {
-			continue
-		}
-		for _, ses := range s.sessions {
-			if v := ses.views[t]; v != nil {
-				for _, name := range gone {
-					_, withdrawn := s.ledger[Key{t, name}]
-					v.retired(name, withdrawn)
-				}
-			}
-		}
-		errs = append(errs, s.caches[t].UpdateResources(nil, gone))
+		s.offer(t, gone[t])
 	}
 	return errors.Join(errs...)
 }
 
-// offered calls f for every resource of a type that the cache holds. The caller
-// holds mu.
-func (s *Server) offered(t Type) func(func(name, version string)) {
-	return func(f func(name, version string)) {
-		for k, e := range s.ledger {
-			if k.Type == t && !e.offer.none() {
-				f(k.Name, e.offer.version)
-			}
+// changes are the names under which something else is offered than before.
+type changes map[Type][]string
+
+func (c changes) note(k Key, changed bool) {
+	if changed {
+		c[k.Type] = append(c[k.Type], k.Name)
+	}
+}
+
+// offer has every stream take note of changed names. The caller holds mu.
+func (s *Server) offer(t Type, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	for _, ses := range s.sessions {
+		v := ses.views[t]
+		if v == nil {
+			continue
 		}
+		for _, name := range names {
+			e := s.ledger[Key{t, name}]
+			v.touch(name, e != nil && !e.offer.none())
+		}
+		ses.respond(t, false)
 	}
 }
 

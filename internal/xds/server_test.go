@@ -243,7 +243,17 @@ func TestClusterChangeBringsItsAssignment(t *testing.T) {
 		got := brought(e)
 		return len(got) == 2 && got[0].Type == string(xds.Cluster) && got[1].Type == string(xds.Assignment)
 	})
-	for _, r := range brought(e) {
+	// One without an assignment brings none, nor the news that it has none.
+	n.publish(cluster("svc:none", 0))
+	holds(t, e, cluster("svc:none", 0))
+	n.publish(cluster("svc:none", 1))
+	holds(t, e, cluster("svc:none", 1))
+	n.publish(assignment("svc:b", 81))
+	holds(t, e, assignment("svc:b", 81))
+	if got := brought(e); len(got) != 5 || len(got[4].Removed) > 0 {
+		t.Errorf("%+v came, want a cluster, its assignment, a cluster, again, and an assignment", got)
+	}
+	for _, r := range brought(e)[:2] {
 		if !slices.Equal(r.Names, []string{"svc:a"}) {
 			t.Errorf("%s %v came, want svc:a alone", r.Type, r.Names)
 		}
@@ -279,6 +289,27 @@ func TestOrderOfOnePublish(t *testing.T) {
 		order = append(order, xds.Type(r.Type))
 	}
 	if diff := cmp.Diff([]xds.Type{xds.Assignment, xds.Cluster, xds.Listener}, order); diff != "" {
+		t.Error(diff)
+	}
+
+	// Removals alone; what is both set and removed is removed.
+	for _, typ := range []xds.Type{xds.Cluster, xds.Assignment, xds.Listener} {
+		event(n, func(a xds.Acked) bool { return a.Type == typ && len(a.Removed) > 0 })
+	}
+	e.Forget()
+	gone := []xds.Key{{Type: xds.Assignment, Name: "svc:b"}, {Type: xds.Listener, Name: "m"}, {Type: xds.Cluster, Name: "svc:b"}}
+	if err := n.server.Publish(xds.Update{Set: []xds.Resource{listener("m", 1)}, Remove: gone}); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, e, "the removals came", func() bool { return len(brought(e)) >= 3 })
+	order = nil
+	for _, r := range brought(e) {
+		if len(r.Names) > 0 {
+			t.Errorf("%v came although it is removed", r.Names)
+		}
+		order = append(order, xds.Type(r.Type))
+	}
+	if diff := cmp.Diff([]xds.Type{xds.Listener, xds.Cluster, xds.Assignment}, order); diff != "" {
 		t.Error(diff)
 	}
 }

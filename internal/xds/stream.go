@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,20 +14,28 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 )
 
-// session is one stream. It stands between the delta server, which calls it as
-// its callbacks and as its cache, and the linear caches. All its methods run in
-// the stream's goroutine; what Publish reads too is guarded by Server.mu.
+// session is one stream. It serves the delta server of that stream as its cache
+// and hears from it as its callbacks. All its methods run in the stream's
+// goroutine, except respond; what Publish touches too is guarded by Server.mu.
 type session struct {
-	server *Server
-	ctx    context.Context // ends with the stream
-	info   Stream
-	opened bool
-	views  map[Type]*view
-	sentAt map[string]time.Time // by nonce; this goroutine's alone
+	server  *Server
+	ctx     context.Context // ends with the stream
+	info    Stream
+	opened  bool
+	views   map[Type]*view
+	waiting map[Type]request     // for something to respond with
+	sentAt  map[string]time.Time // by nonce; this goroutine's alone
+}
+
+// request is a request that the delta server has passed on, and where it takes
+// the response. There is room for it: a type has at most two responses waiting, one
+// for the request before and one for this, and the delta server provides for that.
+type request struct {
+	req *cache.DeltaRequest
+	out chan<- cache.DeltaResponse
 }
 
 var _ cache.ConfigWatcher = (*session)(nil)
@@ -36,16 +45,68 @@ func (ses *session) CreateWatch(*cache.Request, cache.Subscription, chan cache.R
 	return nil, errors.New("only the delta protocol is served")
 }
 
-// CreateDeltaWatch hands the request to the cache of its type. A type that is not
-// served is never answered: closing the stream would take the others with it.
-func (ses *session) CreateDeltaWatch(req *cache.DeltaRequest, sub cache.Subscription, out chan cache.DeltaResponse) (func(), error) {
-	c := ses.server.caches[Type(req.GetTypeUrl())]
-	if c == nil {
+// CreateDeltaWatch responds to a request now or as soon as there is something to
+// respond with. A type that is not served is never answered: closing the stream
+// would take the others with it.
+func (ses *session) CreateDeltaWatch(req *cache.DeltaRequest, _ cache.Subscription, out chan cache.DeltaResponse) (func(), error) {
+	t := Type(req.GetTypeUrl())
+	v := ses.views[t]
+	if v == nil {
 		return nil, nil
 	}
-	ses.server.mu.Lock()
-	defer ses.server.mu.Unlock()
-	return c.CreateDeltaWatch(req, subscription{sub, ses.views[Type(req.GetTypeUrl())]}, out)
+	mu := &ses.server.mu
+	mu.Lock()
+	defer mu.Unlock()
+	ses.waiting[t] = request{req, out}
+	// Envoy waits for a first response to a wildcard, if only to hear that there is
+	// nothing.
+	ses.respond(t, v.wildcard && !v.begun)
+	v.begun = true
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(ses.waiting, t)
+	}, nil
+}
+
+// respond sends what Envoy needs now, if a request waits; nothing is sent when it
+// needs nothing, unless even an empty response is called for. The caller holds
+// Server.mu.
+func (ses *session) respond(t Type, evenEmpty bool) {
+	r, ok := ses.waiting[t]
+	if !ok {
+		return
+	}
+	v := ses.views[t]
+	f, replaced := v.next(t, ses.server.ledger)
+	if f.empty() && !evenEmpty {
+		return
+	}
+	delete(ses.waiting, t)
+	v.made(f)
+	r.out <- &cache.DeltaPassthroughResponse{
+		DeltaRequest:           r.req,
+		NextVersionMap:         map[string]string{}, // the view knows
+		DeltaDiscoveryResponse: f.response(t),
+	}
+	if t == Cluster {
+		ses.rewarm(replaced)
+	}
+}
+
+// rewarm has the assignments of replaced clusters sent after them. The caller
+// holds Server.mu.
+func (ses *session) rewarm(clusters []string) {
+	v := ses.views[Assignment]
+	if v == nil || len(clusters) == 0 {
+		return
+	}
+	for _, name := range clusters {
+		if _, has := v.has[name]; has {
+			v.resend(name)
+		}
+	}
+	ses.respond(Assignment, false)
 }
 
 // OnDeltaStreamOpen does nothing: who opened the stream is known with its first
@@ -66,13 +127,13 @@ func (ses *session) OnDeltaStreamClosed(int64, *corev3.Node) {
 	ses.emit(StreamClosed{ses.info})
 }
 
-// OnStreamDeltaRequest takes note of a request before the cache sees it.
+// OnStreamDeltaRequest takes note of a request before it is responded to.
 func (ses *session) OnStreamDeltaRequest(_ int64, req *discovery.DeltaDiscoveryRequest) error {
 	if !ses.opened {
 		ses.open(req)
 	}
 	t := Type(req.GetTypeUrl())
-	if ses.server.caches[t] == nil {
+	if !t.served() {
 		ses.server.cfg.Metrics.requests.WithLabelValues(t.String(), "unserved").Inc()
 		ses.server.cfg.Log.Warn("envoy asks for a type that is not served", "stream", ses.info.ID, "type", string(t))
 		return nil
@@ -85,7 +146,7 @@ func (ses *session) OnStreamDeltaRequest(_ int64, req *discovery.DeltaDiscoveryR
 	}
 	ses.server.mu.Lock()
 	v := ses.views[t]
-	added := v.subscribe(req.GetResourceNamesSubscribe(), true)
+	added := v.subscribe(t, req.GetResourceNamesSubscribe(), ses.server.ledger)
 	v.unsubscribe(req.GetResourceNamesUnsubscribe())
 	ses.server.mu.Unlock()
 	if len(added) > 0 {
@@ -117,47 +178,46 @@ func (ses *session) open(req *discovery.DeltaDiscoveryRequest) {
 func (ses *session) first(t Type, req *discovery.DeltaDiscoveryRequest) error {
 	s := ses.server
 	s.cfg.Metrics.requests.WithLabelValues(t.String(), "first").Inc()
-	v := newView(t, req)
-	if err := ses.hold(t, v, isFresh(req)); err != nil {
+	if err := ses.hold(t, req); err != nil {
 		return err
 	}
 	s.mu.Lock()
+	v := newView(t, req, s.ledger)
 	ses.views[t] = v
 	var has []Accepted
-	c := newChanges(s.ledger)
-	for name, version := range v.told {
+	var changed []string
+	for name, version := range v.has {
 		e := s.ledger[Key{t, name}]
-		if e == nil {
+		if e == nil || e.want.version != version {
 			continue
 		}
-		if e.want.version == version {
-			_, verdict := s.ledger.accept(Key{t, name}, e.want)
-			c.add(Key{t, name}, verdict)
-			has = append(has, Accepted{name, version, true})
+		if _, offered := s.ledger.accept(Key{t, name}, e.want); offered {
+			changed = append(changed, name)
 		}
-		if e.offer.none() {
-			v.retired(name, true)
-		}
+		has = append(has, Accepted{name, version, true})
 	}
-	err := s.apply(c)
+	s.offer(t, changed)
 	s.mu.Unlock()
 	if len(has) > 0 {
 		slices.SortFunc(has, func(a, b Accepted) int { return strings.Compare(a.Name, b.Name) })
 		ses.emit(Acked{Stream: ses.info, Type: t, Resources: has})
 	}
-	return err
+	return nil
 }
 
-func (ses *session) hold(t Type, v *view, fresh bool) error {
+func (ses *session) hold(t Type, req *discovery.DeltaDiscoveryRequest) error {
 	if ses.server.cfg.Sink == nil {
 		return nil
 	}
 	done := make(chan struct{})
 	begun := time.Now()
 	ses.emit(FirstRequest{
-		Stream: ses.info, Type: t, Fresh: fresh,
-		Held: sorted(v.told), Subscribed: sorted(v.names),
-		Done: sync.OnceFunc(func() { close(done) }),
+		Stream:     ses.info,
+		Type:       t,
+		Held:       slices.Sorted(maps.Keys(req.GetInitialResourceVersions())),
+		Subscribed: slices.Sorted(slices.Values(named(req))),
+		Fresh:      isFresh(req),
+		Done:       sync.OnceFunc(func() { close(done) }),
 	})
 	timeout := time.NewTimer(ses.server.cfg.HoldTimeout)
 	defer timeout.Stop()
@@ -167,7 +227,7 @@ func (ses *session) hold(t Type, v *view, fresh bool) error {
 	case <-timeout.C:
 		ses.server.cfg.Metrics.hold.WithLabelValues("timeout").Observe(time.Since(begun).Seconds())
 		ses.server.cfg.Log.Warn("first request not answered in time, envoy may drop what it holds",
-			"stream", ses.info.ID, "type", t.String(), "count", len(v.told))
+			"stream", ses.info.ID, "type", t.String(), "count", len(req.GetInitialResourceVersions()))
 	case <-ses.ctx.Done():
 		return ses.ctx.Err()
 	}
@@ -203,16 +263,19 @@ func (ses *session) acked(t Type, nonce string) Event {
 		return nil
 	}
 	e := Acked{Stream: ses.info, Type: t, Removed: f.removed}
-	c := newChanges(s.ledger)
+	var changed []string
 	for _, r := range f.resources {
-		newest, verdict := s.ledger.accept(Key{t, r.name}, r.blob)
-		c.add(Key{t, r.name}, verdict)
+		newest, offered := s.ledger.accept(Key{t, r.name}, r.blob)
+		if offered {
+			changed = append(changed, r.name)
+		}
 		e.Resources = append(e.Resources, Accepted{r.name, r.blob.version, newest})
 	}
-	if v.search.nonce == nonce {
-		v.judged(nil)
+	v.search.judged(f.trial)
+	s.offer(t, changed)
+	if f.empty() {
+		return nil
 	}
-	ses.complain(s.apply(c))
 	return e
 }
 
@@ -226,39 +289,35 @@ func (ses *session) nacked(t Type, nonce, message string) Event {
 		s.cfg.Log.Warn("envoy rejects a response that brought nothing", "stream", ses.info.ID, "type", t.String(), "reason", message)
 		return nil
 	}
-	for _, name := range f.removed {
-		v.resend(name) // Envoy may have skipped removals too
-	}
-	onTrial := v.search.nonce == nonce
 	guilty, innocent := blame(f.names(), message)
 	if len(f.resources) == 1 {
 		guilty, innocent = f.names(), nil
 	}
-	innocent = slices.DeleteFunc(innocent, func(name string) bool {
-		e := s.ledger[Key{t, name}]
-		return e == nil || e.offer.none() || !v.wants(name)
-	})
+	// Envoy may have skipped any of the others, removals included.
+	for _, name := range slices.Concat(innocent, f.removed) {
+		v.resend(name)
+	}
+	v.search.judged(f.trial)
 	if len(guilty) == 0 {
 		s.cfg.Log.Warn("envoy rejects resources without naming them, sending them again in parts",
 			"stream", ses.info.ID, "type", t.String(), "count", len(f.resources), "reason", message)
-		v.suspect(innocent, onTrial, s.offered(t))
+		v.search.suspect(slices.DeleteFunc(innocent, func(name string) bool {
+			e := s.ledger[Key{t, name}]
+			return e == nil || e.offer.none() || !v.wants(name)
+		}))
 		return nil
 	}
-	c := newChanges(s.ledger)
+	var changed []string
 	for _, r := range f.resources {
-		if slices.Contains(guilty, r.name) {
-			c.add(Key{t, r.name}, s.ledger.reject(Key{t, r.name}, r.blob.version, message))
-			s.cfg.Log.Warn("envoy rejects a resource", logKey(t), r.name, "stream", ses.info.ID, "type", t.String(), "reason", message)
+		if !slices.Contains(guilty, r.name) {
+			continue
 		}
-	}
-	if onTrial {
-		v.judged(innocent)
-	} else {
-		for _, name := range innocent {
-			v.resend(name)
+		if s.ledger.reject(Key{t, r.name}, r.blob.version, message) {
+			changed = append(changed, r.name)
 		}
+		s.cfg.Log.Warn("envoy rejects a resource", logKey(t), r.name, "stream", ses.info.ID, "type", t.String(), "reason", message)
 	}
-	ses.complain(s.apply(c))
+	s.offer(t, changed)
 	s.cfg.Metrics.rejections.WithLabelValues(t.String()).Add(float64(len(guilty)))
 	return Nacked{ses.info, t, guilty, message}
 }
@@ -266,57 +325,20 @@ func (ses *session) nacked(t Type, nonce, message string) Event {
 // OnStreamDeltaResponse takes note of a response just before it is sent.
 func (ses *session) OnStreamDeltaResponse(_ int64, _ *discovery.DeltaDiscoveryRequest, resp *discovery.DeltaDiscoveryResponse) {
 	t := Type(resp.GetTypeUrl())
-	f := flight{removed: slices.Sorted(slices.Values(resp.GetRemovedResources()))}
+	s := ses.server
+	s.mu.Lock()
+	f := ses.views[t].send(resp.GetNonce())
+	s.mu.Unlock()
+	ses.sentAt[resp.GetNonce()] = time.Now()
 	size := 0
-	for _, r := range resp.GetResources() {
-		f.resources = append(f.resources, sent{r.GetName(), blob{r.GetVersion(), r.GetResource().GetValue()}})
-		size += len(r.GetResource().GetValue())
+	for _, r := range f.resources {
+		size += len(r.blob.bytes)
 	}
-	slices.SortFunc(f.resources, func(a, b sent) int { return strings.Compare(a.name, b.name) })
-	m := ses.server.cfg.Metrics
+	m := s.cfg.Metrics
 	m.responses.WithLabelValues(t.String()).Inc()
 	m.sent.WithLabelValues(t.String()).Add(float64(len(f.resources)))
 	m.removed.WithLabelValues(t.String()).Add(float64(len(f.removed)))
 	m.bytes.WithLabelValues(t.String()).Add(float64(size))
-	ses.sentAt[resp.GetNonce()] = time.Now()
-
-	s := ses.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := ses.views[t]
-	v.search.carries(resp.GetNonce(), f)
-	replaced := v.send(resp.GetNonce(), f)
-	if t == Cluster {
-		ses.rewarm(replaced)
-	}
-}
-
-// rewarm has the assignments of replaced clusters sent after them. The caller
-// holds Server.mu.
-func (ses *session) rewarm(clusters []string) {
-	v := ses.views[Assignment]
-	if v == nil {
-		return
-	}
-	again := map[string]types.Resource{}
-	for _, name := range clusters {
-		e := ses.server.ledger[Key{Assignment, name}]
-		if e == nil || e.offer.none() || !v.wants(name) {
-			continue
-		}
-		v.resend(name)
-		again[name] = e.offer.message()
-	}
-	if len(again) > 0 {
-		// The same bytes: streams that have them are not sent anything.
-		ses.complain(ses.server.caches[Assignment].UpdateResources(again, nil))
-	}
-}
-
-func (ses *session) complain(err error) {
-	if err != nil {
-		ses.server.cfg.Log.Error("offer resources", "stream", ses.info.ID, "err", err)
-	}
 }
 
 func (ses *session) emit(e Event) {
@@ -328,8 +350,12 @@ func (ses *session) emit(e Event) {
 // isFresh reports whether a first request lists no resource and asks for none by
 // name.
 func isFresh(req *discovery.DeltaDiscoveryRequest) bool {
-	named := func(name string) bool { return name != "*" }
-	return len(req.GetInitialResourceVersions()) == 0 && !slices.ContainsFunc(req.GetResourceNamesSubscribe(), named)
+	return len(req.GetInitialResourceVersions())+len(named(req)) == 0
+}
+
+// named are the names that a request subscribes to, without the wildcard.
+func named(req *discovery.DeltaDiscoveryRequest) []string {
+	return slices.DeleteFunc(slices.Clone(req.GetResourceNamesSubscribe()), func(name string) bool { return name == "*" })
 }
 
 func envoyVersion(n *corev3.Node) string {
@@ -344,13 +370,4 @@ func logKey(t Type) string {
 		return "listener"
 	}
 	return "cluster" // an assignment has the name of its cluster
-}
-
-func sorted[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

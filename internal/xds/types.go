@@ -4,11 +4,11 @@ package xds
 
 import (
 	"fmt"
+	"slices"
 
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/cespare/xxhash/v2"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // Type is the type URL of a resource.
@@ -46,6 +46,8 @@ type Key struct {
 	Name string
 }
 
+func (t Type) served() bool { return slices.Contains(offerOrder, t) }
+
 // Resource is a resource to be offered under its name.
 type Resource struct {
 	Type    Type
@@ -68,27 +70,17 @@ type blob struct {
 
 func (b blob) none() bool { return b.version == "" }
 
-// newBlob makes the deterministic bytes and the version of a message. The version
-// is the one that the linear cache computes for the same bytes.
+// newBlob makes the deterministic bytes and the version of a message.
 func newBlob(m proto.Message) (blob, error) {
-	b, err := cache.MarshalResource(m)
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return blob{}, err
 	}
-	return blob{version: cache.HashResource(b), bytes: b}, nil
-}
-
-// message wraps the bytes so that the linear cache marshals them unchanged: as
-// the unknown fields of an empty message. A publisher may therefore reuse its
-// message, and the last accepted version needs no second form.
-func (b blob) message() proto.Message {
-	m := &emptypb.Empty{}
-	m.ProtoReflect().SetUnknown(b.bytes)
-	return m
+	return blob{version: fmt.Sprintf("%016x-%d", xxhash.Sum64(b), len(b)), bytes: b}, nil
 }
 
 func (r Resource) key() (Key, error) {
-	if Type.String(r.Type) == "other" {
+	if !r.Type.served() {
 		return Key{}, fmt.Errorf("type %q is not served", string(r.Type))
 	}
 	if r.Name == "" || r.Name == "*" {

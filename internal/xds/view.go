@@ -4,45 +4,62 @@ package xds
 
 import (
 	"slices"
+	"strings"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// view is what the linear cache is told about one type on one stream: what Envoy
-// wants and which versions it has. The cache sends whatever differs, so telling it
-// less or more than the truth is how a resource is sent again (an unknown version)
-// or held back (the version that is offered now).
+// view is what the Envoy of one stream wants and has of one type. It finds what
+// has to be sent from the names that something happened to, so that an answer
+// costs what it brings, however much is offered.
 //
 // A view is guarded by Server.mu.
 type view struct {
 	wildcard bool
 	names    map[string]struct{} // subscribed to by name
 
-	// told maps names to the version the cache believes Envoy has; "" is some
-	// unknown version. It is true except for names in due.
-	told map[string]string
-	// due are names that were held back although they had changed.
-	due map[string]struct{}
-	// holds are the names that Envoy said it has when it connected: it got them
+	// has are the versions that Envoy has or is being sent; "" is an unknown one.
+	has map[string]string
+	// listed are the names that Envoy said it has when it connected: it got them
 	// over another stream, maybe from an earlier server.
-	holds map[string]struct{}
+	listed map[string]struct{}
+	// dirty are the wanted names for which Envoy may have to be sent something.
+	// Those that are held stay here.
+	dirty map[string]struct{}
 
-	flights map[string]flight // by nonce: responses without an acknowledgement
-	busy    map[string]int    // by name: how many of flights carry it
+	queue   []flight          // made, and not yet sent
+	flights map[string]flight // sent, by nonce, and not yet acknowledged
+	busy    map[string]int    // by name: how many of both carry it
 
 	search search
+	begun  bool // its first request was passed on
 }
 
-// flight is a response that was sent.
+// flight is one response.
 type flight struct {
-	resources []sent
-	removed   []string
+	resources []sent   // by name
+	removed   []string // sorted
+	trial     int      // the group of the search that it carries, or 0
 }
 
 type sent struct {
 	name string
 	blob blob
+}
+
+func (f flight) empty() bool { return len(f.resources)+len(f.removed) == 0 }
+
+func (f flight) response(t Type) *discovery.DeltaDiscoveryResponse {
+	resp := &discovery.DeltaDiscoveryResponse{TypeUrl: string(t), RemovedResources: f.removed}
+	for _, r := range f.resources {
+		resp.Resources = append(resp.Resources, &discovery.Resource{
+			Name:     r.name,
+			Version:  r.blob.version,
+			Resource: &anypb.Any{TypeUrl: string(t), Value: r.blob.bytes},
+		})
+	}
+	return resp
 }
 
 func (f flight) names() []string {
@@ -54,43 +71,54 @@ func (f flight) names() []string {
 }
 
 // newView starts a view from the first request of its type on a stream.
-func newView(typ Type, req *discovery.DeltaDiscoveryRequest) *view {
+func newView(t Type, req *discovery.DeltaDiscoveryRequest, l ledger) *view {
 	v := &view{
 		names:   map[string]struct{}{},
-		told:    map[string]string{},
-		due:     map[string]struct{}{},
-		holds:   map[string]struct{}{},
+		has:     map[string]string{},
+		listed:  map[string]struct{}{},
+		dirty:   map[string]struct{}{},
 		flights: map[string]flight{},
 		busy:    map[string]int{},
 	}
-	for name, version := range req.GetInitialResourceVersions() {
-		v.told[name] = version
-		v.holds[name] = struct{}{}
+	subscribe := req.GetResourceNamesSubscribe()
+	if len(subscribe) == 0 && t != Assignment {
+		// An empty first request means all there is, except for assignments: Envoy
+		// always asks for those by name.
+		subscribe = []string{"*"}
 	}
-	// An empty first request means all there is, except for assignments: Envoy
-	// always asks for those by name.
-	v.wildcard = typ != Assignment && len(req.GetResourceNamesSubscribe()) == 0
-	v.subscribe(req.GetResourceNamesSubscribe(), false)
+	v.subscribe(t, subscribe, l)
 	v.unsubscribe(req.GetResourceNamesUnsubscribe())
+	for name, version := range req.GetInitialResourceVersions() {
+		if v.wants(name) {
+			v.has[name] = version
+			v.listed[name] = struct{}{}
+			v.dirty[name] = struct{}{}
+		}
+	}
 	return v
 }
 
-// subscribe adds names and returns those that are new, sorted. With again, a
-// name that Envoy asks for is sent although it has been sent before: Envoy asks
-// once more when it has dropped a resource.
-func (v *view) subscribe(names []string, again bool) (added []string) {
+// subscribe adds names and returns those that are new, sorted. What Envoy has been
+// sent is sent again when it asks for it: it does so when it has dropped a resource.
+func (v *view) subscribe(t Type, names []string, l ledger) (added []string) {
 	for _, name := range names {
 		if name == "*" {
 			v.wildcard = true
+			for k := range l {
+				if k.Type == t {
+					v.dirty[k.Name] = struct{}{}
+				}
+			}
 			continue
 		}
 		if _, old := v.names[name]; !old {
 			v.names[name] = struct{}{}
 			added = append(added, name)
 		}
-		if _, known := v.told[name]; known && again {
+		if _, has := v.has[name]; has {
 			v.resend(name)
 		}
+		v.dirty[name] = struct{}{}
 	}
 	slices.Sort(added)
 	return added
@@ -100,18 +128,30 @@ func (v *view) unsubscribe(names []string) {
 	for _, name := range names {
 		if name == "*" {
 			v.wildcard = false
+			for name := range v.has {
+				if !v.wants(name) {
+					v.forget(name)
+				}
+			}
 			continue
 		}
 		_, named := v.names[name]
 		delete(v.names, name)
-		if named && v.wildcard {
-			v.told[name] = "" // the protocol wants an answer: here it is, or it is gone
-			continue
+		switch {
+		case !v.wildcard:
+			v.forget(name)
+		case named:
+			v.resend(name) // the protocol wants an answer: here it is, or it is gone
 		}
-		v.forget(name)
-		delete(v.holds, name)
-		v.drop(name)
 	}
+}
+
+// forget drops what Envoy has dropped.
+func (v *view) forget(name string) {
+	delete(v.has, name)
+	delete(v.listed, name)
+	delete(v.dirty, name)
+	v.search.drop(name)
 }
 
 func (v *view) wants(name string) bool {
@@ -128,68 +168,73 @@ func (v *view) held(name string) bool {
 	return v.busy[name] > 0 || v.search.excludes(name)
 }
 
-// offered prepares for the cache holding a new version of name.
-func (v *view) offered(name, version string) {
-	if v.held(name) && v.wants(name) {
-		v.told[name] = version
-		v.due[name] = struct{}{}
+// touch notes that what is offered under name has changed.
+func (v *view) touch(name string, offered bool) {
+	if !offered {
+		v.search.drop(name)
+	}
+	if v.wants(name) {
+		v.dirty[name] = struct{}{}
 	}
 }
 
-// resend has name sent again, now or as soon as it is no longer held.
+// resend notes that it is unknown what Envoy has under name.
 func (v *view) resend(name string) {
-	if !v.wants(name) {
-		return
-	}
-	if v.held(name) {
-		v.due[name] = struct{}{}
-		return
-	}
-	v.told[name] = ""
-	delete(v.due, name)
-}
-
-// retired prepares for the cache holding name no more. When it is withdrawn, only
-// because Envoy rejected it, an Envoy that runs an earlier version keeps that; it
-// is told to drop it when the name is removed.
-func (v *view) retired(name string, withdrawn bool) {
-	v.drop(name)
-	if _, ok := v.holds[name]; !ok {
-		return
-	}
-	if withdrawn {
-		v.forget(name)
-	} else if _, ok := v.told[name]; !ok {
-		v.told[name] = ""
+	if v.wants(name) {
+		v.has[name] = ""
+		v.dirty[name] = struct{}{}
 	}
 }
 
-func (v *view) forget(name string) {
-	delete(v.told, name)
-	delete(v.due, name)
-}
-
-// send notes a response that is on its way. It returns the names of resources
-// that Envoy had in another version.
-func (v *view) send(nonce string, f flight) (replaced []string) {
-	for _, r := range f.resources {
-		if old, ok := v.told[r.name]; ok && old != r.blob.version {
-			replaced = append(replaced, r.name)
+// next makes the response that Envoy needs now, which may be empty, and counts it
+// as made. Replaced are the names of resources that Envoy had in another version.
+func (v *view) next(t Type, l ledger) (f flight, replaced []string) {
+	f.trial = v.search.trial()
+	for name := range v.dirty {
+		if v.held(name) {
+			continue
 		}
-		if _, newer := v.due[r.name]; !newer {
-			v.told[r.name] = r.blob.version
+		delete(v.dirty, name)
+		e := l[Key{t, name}]
+		version, has := v.has[name]
+		_, listed := v.listed[name]
+		switch {
+		case e != nil && !e.offer.none():
+			if has && version == e.offer.version {
+				continue
+			}
+			if has {
+				replaced = append(replaced, name)
+			}
+			f.resources = append(f.resources, sent{name, e.offer})
+			v.has[name] = e.offer.version
+			v.busy[name]++
+		case e != nil && listed:
+			// Withdrawn, only because Envoy rejected it: it keeps what it came with.
+			v.has[name] = ""
+		case has:
+			f.removed = append(f.removed, name)
+			delete(v.has, name)
+			delete(v.listed, name)
 		}
-		v.busy[r.name]++
 	}
-	for _, name := range f.removed {
-		v.forget(name)
-		delete(v.holds, name)
-	}
+	slices.SortFunc(f.resources, func(a, b sent) int { return strings.Compare(a.name, b.name) })
+	slices.Sort(f.removed)
+	return f, replaced
+}
+
+// made queues a response for sending.
+func (v *view) made(f flight) { v.queue = append(v.queue, f) }
+
+// send notes that the oldest response in the queue goes out.
+func (v *view) send(nonce string) flight {
+	f := v.queue[0]
+	v.queue = v.queue[1:]
 	v.flights[nonce] = f
-	return replaced
+	return f
 }
 
-// settle ends a flight and has sent what was held back for it.
+// settle ends a flight: its names may be sent again.
 func (v *view) settle(nonce string) (flight, bool) {
 	f, ok := v.flights[nonce]
 	if !ok {
@@ -201,25 +246,5 @@ func (v *view) settle(nonce string) (flight, bool) {
 			delete(v.busy, r.name)
 		}
 	}
-	v.release()
 	return f, true
 }
-
-// release has everything sent that was held back and need not be any longer.
-func (v *view) release() {
-	for name := range v.due {
-		if !v.held(name) {
-			delete(v.due, name)
-			v.told[name] = ""
-		}
-	}
-}
-
-// subscription is what the linear cache reads. It is the delta server's own
-// subscription except for the versions.
-type subscription struct {
-	cache.Subscription
-	view *view
-}
-
-func (s subscription) ReturnedResources() map[string]string { return s.view.told }

@@ -64,13 +64,15 @@ type Envoy struct {
 	opts Options
 	conn *grpc.ClientConn
 
-	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced with every change
-	types     map[string]*subscription
-	order     []string // types in the order in which they were first asked for
-	stream    *stream  // nil while disconnected
-	stalled   map[string]bool
-	responses []Response
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced with every change
+	types   map[string]*subscription
+	// assignments are those that clusters need, by cluster
+	assignments map[string]string
+	order       []string // types in the order in which they were first asked for
+	stream      *stream  // nil while disconnected
+	stalled     map[string]bool
+	responses   []Response
 }
 
 // New makes an Envoy that connects with dial. It is idle until Connect.
@@ -91,6 +93,8 @@ func New(dial func(context.Context) (net.Conn, error), o Options) (*Envoy, error
 		changed: make(chan struct{}),
 		types:   map[string]*subscription{},
 		stalled: map[string]bool{},
+
+		assignments: map[string]string{},
 	}
 	e.subscription(resource.ClusterType)
 	return e, nil

@@ -3,6 +3,7 @@
 package xdstest
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -154,7 +155,7 @@ func (e *Envoy) handle(resp *discovery.DeltaDiscoveryResponse) {
 		e.request(answer)
 	}
 	if t == resource.ClusterType {
-		e.follow()
+		e.follow(resp)
 		e.start(resource.ListenerType)
 	}
 }
@@ -207,25 +208,40 @@ func (e *Envoy) judge(t string, r *discovery.Resource) error {
 }
 
 // follow subscribes to the assignments of the clusters that Envoy has, and drops
-// the others.
-func (e *Envoy) follow() {
-	want := map[string]bool{}
-	for name, value := range e.subscription(resource.ClusterType).resources {
-		var c clusterv3.Cluster
-		if proto.Unmarshal(value, &c) != nil || c.GetType() != clusterv3.Cluster_EDS {
-			continue
+// those of the clusters that have gone.
+func (e *Envoy) follow(resp *discovery.DeltaDiscoveryResponse) {
+	clusters := e.subscription(resource.ClusterType).resources
+	var add, drop []string
+	note := func(name string) {
+		before, after := e.assignments[name], assignmentOf(name, clusters[name])
+		if before == after {
+			return
 		}
-		if service := c.GetEdsClusterConfig().GetServiceName(); service != "" {
-			name = service
+		delete(e.assignments, name)
+		if before != "" {
+			drop = append(drop, before)
 		}
-		want[name] = true
+		if after != "" {
+			e.assignments[name] = after
+			add = append(add, after)
+		}
 	}
-	var drop []string
-	for name := range e.subscription(resource.EndpointType).names {
-		if !want[name] {
-			drop = append(drop, name)
-		}
+	for _, r := range resp.GetResources() {
+		note(r.GetName())
 	}
+	for _, name := range resp.GetRemovedResources() {
+		note(name)
+	}
+	slices.Sort(add)
 	slices.Sort(drop)
-	e.interest(resource.EndpointType, slices.Sorted(maps.Keys(want)), drop)
+	e.interest(resource.EndpointType, add, drop)
+}
+
+// assignmentOf returns the name of the assignment that a cluster needs, or "".
+func assignmentOf(name string, value []byte) string {
+	var c clusterv3.Cluster
+	if value == nil || proto.Unmarshal(value, &c) != nil || c.GetType() != clusterv3.Cluster_EDS {
+		return ""
+	}
+	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), name)
 }
