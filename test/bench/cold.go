@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +27,9 @@ type FirstConnections struct {
 	Warm   Distribution `json:"warm"`
 	// Over is what each cold connection took over the median of the warm ones of
 	// the same name.
-	Over    Distribution `json:"over"`
+	Over Distribution `json:"over"`
+	// Others is the share of the machine, 0 to 1, that went to something else.
+	Others  float64      `json:"others"`
 	Samples []ColdSample `json:"samples"`
 }
 
@@ -63,11 +66,21 @@ func measureFirstConnections(ctx context.Context, node *sandbox.Node, source str
 		target := netip.AddrPortFrom(vip, webPort).String()
 		targets = append(targets, slices.Repeat([]string{target}, 1+warmPerName)...)
 	}
+	processes := append(sharedProcesses(node), node.EnvoyPID())
+	began, err := usageOf(processes)
+	if err != nil {
+		return f, err
+	}
 	argv := append([]string{"aether-client", "--path", answerPath, "--pause", coldPause.String(), "http"}, targets...)
 	out, err := node.Output(ctx, clientPod, argv...)
 	if err != nil {
 		return f, fmt.Errorf("dial %d cold names: %w: %s", names, err, lastLine(out))
 	}
+	ended, err := usageOf(processes)
+	if err != nil {
+		return f, err
+	}
+	f.Others = ended.othersSince(began, runtime.NumCPU())
 	if f.Samples, err = coldSamples(out, targets); err != nil {
 		return f, err
 	}

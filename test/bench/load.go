@@ -76,7 +76,13 @@ type LoadSample struct {
 	// Others is the share of the machine, 0 to 1, that processes used meanwhile
 	// which have no part in this.
 	Others float64 `json:"others"`
+	// SetAside is true when that was too much in one sample of the round: the
+	// round counts for nothing.
+	SetAside bool `json:"setAside,omitempty"`
 }
+
+// maxAttempts is how many rounds are made at most for each that is wanted.
+const maxAttempts = 4
 
 // loader puts lanes under load in turns.
 type loader struct {
@@ -85,10 +91,12 @@ type loader struct {
 	lanes    []lane
 	shared   []int // processes that work for every lane
 	duration time.Duration
+	calm     calm
 	progress func(format string, args ...any)
 }
 
-// measure makes rounds over the lanes, each round in another order.
+// measure makes rounds over the lanes, each round in another order, until there
+// are enough calm ones.
 func (l *loader) measure(ctx context.Context, source, kind string, rounds int) (Load, error) {
 	res := Load{Source: source, Kind: kind}
 	for _, lane := range l.lanes {
@@ -96,23 +104,47 @@ func (l *loader) measure(ctx context.Context, source, kind string, rounds int) (
 			return res, err
 		}
 	}
-	for round := range rounds {
-		order := slices.Clone(l.lanes)
-		if round%2 == 1 {
-			slices.Reverse(order)
+	for round, calm := 1, 0; calm < rounds; round++ {
+		if round > maxAttempts*rounds {
+			return res, fmt.Errorf("others use the machine too much: %d of %d rounds were calm, want %d", calm, round-1, rounds)
 		}
-		for _, lane := range order {
-			s, err := l.sample(ctx, lane, kind, l.duration)
-			if err != nil {
-				return res, err
+		if err := l.calm.wait(ctx); err != nil {
+			return res, err
+		}
+		samples, err := l.round(ctx, round, kind)
+		if err != nil {
+			return res, err
+		}
+		if l.calm.holds(samples) {
+			calm++
+		} else {
+			for i := range samples {
+				samples[i].SetAside = true
 			}
-			s.Round = round + 1
-			res.Samples = append(res.Samples, s)
 		}
-		l.tell(res, round+1, rounds)
+		res.Samples = append(res.Samples, samples...)
+		l.tell(kind, calm, rounds, samples)
 	}
 	res.summarise(l.names())
 	return res, nil
+}
+
+// round puts every lane under load once.
+func (l *loader) round(ctx context.Context, round int, kind string) ([]LoadSample, error) {
+	order := slices.Clone(l.lanes)
+	if round%2 == 0 {
+		slices.Reverse(order)
+	}
+	samples := make([]LoadSample, 0, len(order))
+	for _, lane := range order {
+		s, err := l.sample(ctx, lane, kind, l.duration)
+		if err != nil {
+			return nil, err
+		}
+		s.Round = round
+		samples = append(samples, s)
+	}
+	return samples, nil
 }
 
 func (l *loader) names() []string {
@@ -134,14 +166,17 @@ func (l *loader) processes() []int {
 	return slices.Compact(pids)
 }
 
-func (l *loader) tell(res Load, round, rounds int) {
-	text := fmt.Sprintf("  %-10s %2d/%d", res.Kind, round, rounds)
+func (l *loader) tell(kind string, calm, rounds int, samples []LoadSample) {
+	text := fmt.Sprintf("  %-10s %2d/%d", kind, calm, rounds)
 	for _, lane := range l.lanes {
-		for _, s := range res.Samples {
-			if s.Round == round && s.Lane == lane.name {
+		for _, s := range samples {
+			if s.Lane == lane.name {
 				text += fmt.Sprintf("   %s %.0f/s, p99 %.2f ms, %.1f µs of CPU", lane.name, s.PerSecond, s.P99, s.CPU)
 			}
 		}
+	}
+	if samples[0].SetAside {
+		text += "   set aside: others were busy"
 	}
 	l.progress("%s", text)
 }
@@ -287,7 +322,9 @@ func eventually(ctx context.Context, limit time.Duration, f func() error) error 
 func (r *Load) summarise(names []string) {
 	var others []float64
 	for _, s := range r.Samples {
-		others = append(others, s.Others)
+		if !s.SetAside {
+			others = append(others, s.Others)
+		}
 	}
 	r.Others = distributionOf(others)
 	r.Lanes, r.Ratios = map[string]Lane{}, map[string]Ratio{}
@@ -314,7 +351,7 @@ type series struct{ perSecond, p50, p99, cpu []float64 }
 func (r *Load) of(name string) series {
 	var out series
 	for _, s := range r.Samples {
-		if s.Lane == name {
+		if s.Lane == name && !s.SetAside {
 			out.perSecond, out.p50 = append(out.perSecond, s.PerSecond), append(out.p50, s.P50)
 			out.p99, out.cpu = append(out.p99, s.P99), append(out.cpu, s.CPU)
 		}

@@ -30,6 +30,9 @@ type Settings struct {
 	// Pairs is how often each load is put on both lanes, Seconds for how long.
 	Pairs   int     `json:"pairs"`
 	Seconds float64 `json:"seconds"`
+	// Calm is the share of the machine that others may use in a pair for it to
+	// count; 1 counts all pairs.
+	Calm float64 `json:"calm"`
 }
 
 const rowFirst = "first"
@@ -38,12 +41,12 @@ var (
 	allSources = []string{"pod", "node"}
 	allRows    = []string{rowFirst, keptAlive, newConnections}
 	// defaults take about four minutes, quick some forty seconds.
-	defaults = Settings{Sources: allSources, Rows: allRows, Names: 250, Pairs: 21, Seconds: 1}
-	quick    = Settings{Sources: allSources, Rows: allRows, Names: 40, Pairs: 3, Seconds: 1}
+	defaults = Settings{Sources: allSources, Rows: allRows, Names: 250, Pairs: 21, Seconds: 1, Calm: 1}
+	quick    = Settings{Sources: allSources, Rows: allRows, Names: 40, Pairs: 3, Seconds: 1, Calm: 1}
 )
 
 // maxRun bounds a whole run, whatever the settings.
-const maxRun = 30 * time.Minute
+const maxRun = time.Hour
 
 func (s Settings) validate() error {
 	for _, x := range s.Sources {
@@ -63,6 +66,8 @@ func (s Settings) validate() error {
 		return fmt.Errorf("%d pairs: want at least 1", s.Pairs)
 	case s.Seconds < 1 || s.Seconds != float64(int(s.Seconds)):
 		return fmt.Errorf("%g s: wrk wants whole seconds, at least 1", s.Seconds)
+	case s.Calm <= 0 || s.Calm > 1:
+		return fmt.Errorf("calm %g: want a share of more than 0 and at most 1", s.Calm)
 	}
 	return nil
 }
@@ -122,6 +127,8 @@ func parse(args []string, stderr io.Writer) (b *bench, s Settings, out string, e
 	fs.IntVar(&given.Names, "names", defaults.Names, "cold names in each source mode")
 	fs.IntVar(&given.Pairs, "pairs", defaults.Pairs, "pairs of samples of each load")
 	fs.Float64Var(&given.Seconds, "seconds", defaults.Seconds, "length of a sample")
+	fs.Float64Var(&given.Calm, "calm", defaults.Calm,
+		fmt.Sprintf("`share` of the machine that others may use in a pair for it to count; up to %d times as many pairs are made", maxAttempts))
 	fs.BoolVar(&brief, "quick", false, fmt.Sprintf("%d names, %d pairs of %g s, unless given", quick.Names, quick.Pairs, quick.Seconds))
 	if err := fs.Parse(args); err != nil {
 		return nil, s, "", err
@@ -141,6 +148,8 @@ func parse(args []string, stderr io.Writer) (b *bench, s Settings, out string, e
 			s.Pairs = given.Pairs
 		case "seconds":
 			s.Seconds = given.Seconds
+		case "calm":
+			s.Calm = given.Calm
 		case "source":
 			s.Sources = strings.Split(sources, ",")
 		case "only":
@@ -213,13 +222,16 @@ func (b *bench) measureSource(ctx context.Context, s Settings, source string, r 
 	}()
 	b.say("\n%s-sourced: the node is up", source)
 	if slices.Contains(s.Rows, rowFirst) {
+		if err := calm(s.Calm).wait(ctx); err != nil {
+			return err
+		}
 		f, err := measureFirstConnections(ctx, node, source, s.Names)
 		if err != nil {
 			return err
 		}
 		r.First = append(r.First, f)
-		b.say("  %-10s %d names   first p50 %.2f ms, p99 %.2f ms   later p50 %.2f ms, p99 %.2f ms",
-			rowFirst, len(f.Samples), f.Cold.Median, f.Cold.P99, f.Warm.Median, f.Warm.P99)
+		b.say("  %-10s %d names   first p50 %.2f ms, p99 %.2f ms   later p50 %.2f ms, p99 %.2f ms   others used %.0f %% of the machine",
+			rowFirst, len(f.Samples), f.Cold.Median, f.Cold.P99, f.Warm.Median, f.Warm.P99, 100*f.Others)
 	}
 	return b.measureLoad(ctx, s, source, node, script, r)
 }
@@ -247,7 +259,7 @@ func (b *bench) measureLoad(ctx context.Context, s Settings, source string, node
 	defer bare.stop()
 	l := loader{
 		node: node, script: script, lanes: []lane{bare.lane(), captureLane(node)}, shared: sharedProcesses(node),
-		duration: time.Duration(s.Seconds * float64(time.Second)), progress: b.say,
+		duration: time.Duration(s.Seconds * float64(time.Second)), calm: calm(s.Calm), progress: b.say,
 	}
 	for _, kind := range kinds {
 		load, err := l.measure(ctx, source, kind, s.Pairs)

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -202,6 +204,23 @@ func TestUsageTellsOthersApart(t *testing.T) {
 	}
 	if got := waited.ours - stranger.ours; got < used {
 		t.Errorf("waited for, the child adds %v, it had run for %v", got, used)
+	}
+}
+
+func TestCalm(t *testing.T) {
+	samples := []LoadSample{{Others: 0.05}, {Others: 0.2}}
+	for c, want := range map[calm]bool{1: true, 0.2: true, 0.19: false, 0.01: false} {
+		if got := c.holds(samples); got != want {
+			t.Errorf("with %v allowed and %v used, calm is %v", c, samples[1].Others, got)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := calm(1).wait(ended); err != nil {
+		t.Errorf("nothing to wait for: %v", err)
+	}
+	if err := calm(0.0001).wait(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
 	}
 }
 

@@ -100,6 +100,9 @@ func TestFlags(t *testing.T) {
 		{"-source node -only new,first", with(defaults, func(s *Settings) {
 			s.Sources, s.Rows = []string{"node"}, []string{newConnections, rowFirst}
 		}), ""},
+		{"-calm 0.1", with(defaults, func(s *Settings) { s.Calm = 0.1 }), ""},
+		{"-calm 0", Settings{}, "calm 0"},
+		{"-calm 1.1", Settings{}, "calm 1.1"},
 		{"-source host", Settings{}, `source "host": want one of pod, node`},
 		{"-only warm", Settings{}, `row "warm"`},
 		{"-pairs 0", Settings{}, "0 pairs"},

@@ -39,13 +39,14 @@ func distributionOf(values []float64) Distribution {
 // that those left still span the median with 95 % confidence: each value is below
 // it with probability 1/2, so their number is binomial.
 func medianRank(n int) int {
-	// Probability that at most k values are below, for growing k.
-	p := math.Pow(0.5, float64(n))
-	k, sum := 0, p
+	// The probability that at most k values are below, for growing k; its terms by
+	// their logarithms, for of many values the first ones are too small.
+	term := -float64(n) * math.Ln2
+	k, sum := 0, math.Exp(term)
 	for sum <= 0.025 {
-		p *= float64(n-k) / float64(k+1)
+		term += math.Log(float64(n-k) / float64(k+1))
 		k++
-		sum += p
+		sum += math.Exp(term)
 	}
 	return max(0, k-1)
 }

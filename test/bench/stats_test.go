@@ -82,6 +82,8 @@ func TestRatiosAreOfNeighbours(t *testing.T) {
 		{Round: 1, Lane: "capture", PerSecond: 900, P99: 2, P50: 1, CPU: 11, Others: 0.1},
 		{Round: 2, Lane: "capture", PerSecond: 90, P99: 20, P50: 10, CPU: 12, Others: 0.5},
 		{Round: 2, Lane: "bare", PerSecond: 100, P99: 10, P50: 10, CPU: 10},
+		{Round: 3, Lane: "bare", PerSecond: 1, P99: 1, P50: 1, CPU: 1, Others: 0.9, SetAside: true},
+		{Round: 3, Lane: "capture", PerSecond: 99, P99: 99, P50: 99, CPU: 99, Others: 0.9, SetAside: true},
 	}}
 	l.summarise([]string{"bare", "capture"})
 	got := l.Ratios["capture"]
@@ -104,7 +106,7 @@ func TestRatiosAreOfNeighbours(t *testing.T) {
 
 // TestMedianRank compares with the tables of the sign test.
 func TestMedianRank(t *testing.T) {
-	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 21: 5, 25: 7, 60: 21, 100: 39} {
+	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 21: 5, 25: 7, 60: 21, 100: 39, 1250: 589, 50_000: 24_780} {
 		if got := medianRank(n); got != want {
 			t.Errorf("of %d values %d are left out at each end, want %d", n, got, want)
 		}
