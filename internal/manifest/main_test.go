@@ -81,7 +81,8 @@ func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func mustApply(t interface {
 	Helper()
 	Fatalf(string, ...any)
-}, m image, cs []model.Change) {
+}, m image, cs []model.Change,
+) {
 	t.Helper()
 	if err := m.apply(cs); err != nil {
 		t.Fatalf("changes %+v: %v", cs, err)
@@ -91,7 +92,8 @@ func mustApply(t interface {
 func write(t interface {
 	Helper()
 	Fatalf(string, ...any)
-}, dir, name, text string) {
+}, dir, name, text string,
+) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 		t.Fatalf("%v", err)

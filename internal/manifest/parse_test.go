@@ -190,8 +190,10 @@ var problemTests = []struct {
 	{
 		"several wrong types", svc("ports: [{port: 80}, {port: http, name: 5}]\nclusterIP: [x]\nexternalIPs: 1.2.3.4"),
 		[]expected{
-			{web, "spec.ports[1].name", "is 5, must be text"}, {web, "spec.ports[1].port", `is the text "http", must be a whole number`},
-			{web, "spec.clusterIP", "is a list, must be text"}, {web, "spec.externalIPs", `is the text "1.2.3.4", must be a list`},
+			{web, "spec.ports[1].name", "is 5, must be text"},
+			{web, "spec.ports[1].port", `is the text "http", must be a whole number`},
+			{web, "spec.clusterIP", "is a list, must be text"},
+			{web, "spec.externalIPs", `is the text "1.2.3.4", must be a list`},
 		},
 	},
 	{"number too large for its type", svc("ports: [{port: 70000000000}]"), []expected{{web, "spec.ports[0].port", "is 70000000000, must be a whole number"}}},
@@ -227,8 +229,10 @@ var problemTests = []struct {
 	{
 		"Pod", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, ports: [{containerPort: 0}, {containerPort: 1, protocol: X}]}]}\nstatus: {podIP: x, podIPs: [{ip: x}]}",
 		[]expected{
-			{"Pod default/p", "spec.containers[0].ports[0].containerPort", "0 is not within"}, {"Pod default/p", "spec.containers[0].ports[1].protocol", "not one of"},
-			{"Pod default/p", "status.podIP", "not an IP address"}, {"Pod default/p", "status.podIPs[0].ip", "not an IP address"},
+			{"Pod default/p", "spec.containers[0].ports[0].containerPort", "0 is not within"},
+			{"Pod default/p", "spec.containers[0].ports[1].protocol", "not one of"},
+			{"Pod default/p", "status.podIP", "not an IP address"},
+			{"Pod default/p", "status.podIPs[0].ip", "not an IP address"},
 		},
 	},
 	{"the second document", service("ok", "10.96.0.1") + "---\n" + svc("ports: [{port: x}]"), []expected{{web, "spec.ports[0].port", "whole number"}}},

@@ -193,7 +193,7 @@ func (w *watcher) wait(ctx context.Context, recheck time.Time) bool {
 			if !w.event(e) {
 				continue
 			}
-		case <-errs: // events were lost
+		case <-errs: //nolint:errcheck // whatever the error, events were lost
 			for _, a := range w.arguments {
 				a.distrust("")
 			}

@@ -32,8 +32,8 @@ func main() {
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	ok, err := show(ctx, *bin, *envoy, *dir, *out)
+	stop()
 	switch {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "demo:", err)

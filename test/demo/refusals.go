@@ -23,10 +23,12 @@ func refusing() []claim {
 	}
 	var out []claim
 	for _, c := range claims {
-		out = append(out, claim{"refused-" + c.reason, c.text + ": a reset, logged once and counted once each",
+		out = append(out, claim{
+			"refused-" + c.reason, c.text + ": a reset, logged once and counted once each",
 			func(ctx context.Context, d *demo) (string, error) {
 				return seeRefused(ctx, d, c.reason, c.address, c.service)
-			}})
+			},
+		})
 	}
 	return out
 }
