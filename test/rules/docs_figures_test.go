@@ -72,6 +72,8 @@ var figures = []figure{
 	}},
 	{"internal/agent/http_cli.go", "freshTimeout", "500 * time.Millisecond", [][2]string{{apiReference, "does not answer within 500 ms"}}},
 	{"internal/xds/server.go", "DefaultHoldTimeout", "2 * time.Second", [][2]string{{lifecycle, "looked at (2 s at most)"}}},
+	{"internal/xds/stream.go", "heavy", "32 << 10", [][2]string{{lifecycle, "assignment of 32 KiB and more"}}},
+	{"internal/xds/stream.go", "maxRest", "250 * time.Millisecond", [][2]string{{lifecycle, "250 ms at most"}}},
 	{"internal/manifest/watch.go", "settle", "20 * time.Millisecond", [][2]string{{manifestReference, "some 20 ms after it happened"}}},
 	{"internal/manifest/watch.go", "settleMax", "200 * time.Millisecond", [][2]string{{manifestReference, "200 ms while changes go on"}}},
 	{"internal/manifest/watch.go", "rescan", "5 * time.Second", [][2]string{{manifestReference, "within 5 s where the system does not report it"}}},
