@@ -41,6 +41,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	if pid := n.EnvoyPID(); pid != envoyPID {
 		t.Errorf("Envoy is process %d, was %d", pid, envoyPID)
 	}
+	t.Run("a pod that vanished, and a new Envoy", n.vanishedPod)
 }
 
 // callCNI makes one request as the CNI plugin does and returns the status code.
@@ -132,6 +133,48 @@ func (n *node) rejectedListener(t *testing.T) {
 	n.forget(t, "bad")
 	if s := n.agentStatus(t); slices.ContainsFunc(s.Problems, problem) {
 		t.Errorf("with the bad pod gone the status has problems %+v", s.Problems)
+	}
+}
+
+// vanishedPod: the namespace of a pod goes without a word to the agent, and then
+// Envoy. The next one cannot have its listener; all others are as they were. The
+// next agent sees that the pod is gone.
+func (n *node) vanishedPod(t *testing.T) {
+	path, remove := extraNetNS(t, sandboxName(t))
+	n.report(t, api.Pod{Namespace: "default", Name: "lost", ServiceAccount: "lost", IP: "10.244.99.96", NetNS: path}, http.StatusOK)
+	remove()
+	envoyPID, agentPID := n.EnvoyPID(), n.AgentPID()
+	if err := n.KillEnvoy(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, settled, "the next Envoy rejects the listener that cannot be and has the others", func() error {
+		s, err := n.tryStatus(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, p := range s.Pods {
+			want := "ready"
+			if p.Name == "lost" {
+				want = "rejected"
+			}
+			if n.EnvoyPID() == envoyPID || p.Listener != want {
+				return fmt.Errorf("%+v", p)
+			}
+		}
+		return nil
+	})
+	for _, pod := range []string{"alice", "bob", "carol"} {
+		wantAllOK(t, []echo.Verdict{n.dial(t, pod, serverFirst(knownService))})
+	}
+	if err := n.KillAgent(); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitConnected(t, agentPID, 0)
+	if p, err := n.listenerOf(t.Context(), "lost"); err == nil {
+		t.Errorf("the next agent still has %+v", p)
+	}
+	for _, pod := range []string{"alice", "bob", "carol"} {
+		wantAllOK(t, []echo.Verdict{n.dial(t, pod, serverFirst(knownService))})
 	}
 }
 
