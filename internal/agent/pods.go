@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/envoy"
 	"aether.io/aether/internal/model"
@@ -91,17 +93,20 @@ func (l *loop) addPod(t *turn, m podAdd) {
 			return
 		}
 	}
-	old := l.pods.byName[w.Name]
-	switch {
-	case old == nil || old.workload != w:
-		x := &pod{workload: w, listener: listenerPending}
+	x := l.pods.byName[w.Name]
+	if old := x; old == nil || old.workload != w {
+		x = &pod{workload: w, listener: listenerPending}
+		if old != nil && l.sameListener(old.workload, w) {
+			x.listener, x.nack = old.listener, old.nack // Envoy is sent nothing
+		}
 		l.pods.byName[w.Name] = x
 		l.change(t, model.SetWorkload{Workload: w})
 		x.saved = l.save(podsFile)
 		l.log.Info("pod added", "pod", w.Name.String(), "path", w.NetNS)
-	case old.listener == listenerRejected:
+	}
+	if x.listener == listenerRejected {
 		l.withdrawListener(w)
-		old.listener, old.nack = listenerPending, ""
+		x.listener, x.nack = listenerPending, ""
 		t.retry = append(t.retry, w)
 	}
 	wait := l.pods.waiting[w.Name]
@@ -110,6 +115,12 @@ func (l *loop) addPod(t *turn, m podAdd) {
 		l.pods.waiting[w.Name] = wait
 	}
 	wait.replies = append(wait.replies, m.reply)
+}
+
+// sameListener reports whether two states of a pod have one and the same listener.
+func (l *loop) sameListener(a, b model.Workload) bool {
+	c := l.published.capture
+	return c != nil && proto.Equal(envoy.Listener(a, *c, l.cfg.Envoy), envoy.Listener(b, *c, l.cfg.Envoy))
 }
 
 // withdrawListener withdraws a rejected listener, so that its bytes are tried

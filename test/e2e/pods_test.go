@@ -317,6 +317,8 @@ func (n *node) replacedPod(t *testing.T) {
 	pod := api.Pod{Namespace: "default", Name: "erin", UID: "1", ServiceAccount: "erin", IP: "10.244.99.97", NetNS: path}
 	n.report(t, pod, http.StatusOK)
 	listens(t, path, true)
+	pod.IP = "10.244.99.95" // shows in no listener
+	n.report(t, pod, http.StatusOK)
 
 	resume := n.suspendEnvoy(t)
 	n.write(t, "frank.yaml", client("frank"))
