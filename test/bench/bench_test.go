@@ -86,7 +86,7 @@ func TestQuickRun(t *testing.T) {
 			t.Errorf("%s %s: capture reaches %.2f of the bare listener, want more than 0.3", l.Source, l.Kind, got)
 		}
 		for name, lane := range l.Lanes {
-			if lane.CPU.Min <= 0 || lane.P50.Min <= 0 || lane.P99.Min < lane.P50.Min {
+			if lane.CPU.Min <= 0 || lane.All.Min < lane.CPU.Min || lane.P50.Min <= 0 || lane.P99.Min < lane.P50.Min {
 				t.Errorf("%s %s: lane %s has no sensible figures: %+v", l.Source, l.Kind, name, lane)
 			}
 		}

@@ -52,6 +52,7 @@ type Lane struct {
 	P50       Distribution `json:"p50ms"`
 	P99       Distribution `json:"p99ms"`
 	CPU       Distribution `json:"cpuMicroseconds"` // of its Envoy, per request
+	All       Distribution `json:"allMicroseconds"` // of Envoys, servers and client, per request
 }
 
 // Ratio compares a lane with the first one.
@@ -60,6 +61,7 @@ type Ratio struct {
 	P50       Distribution `json:"p50"`
 	P99       Distribution `json:"p99"`
 	CPU       Distribution `json:"cpu"`
+	All       Distribution `json:"all"`
 }
 
 // LoadSample is one lane under load once.
@@ -73,6 +75,10 @@ type LoadSample struct {
 	Max       float64 `json:"maxms"`
 	// CPU is what the lane's Envoy used, microseconds per request.
 	CPU float64 `json:"cpuMicroseconds"`
+	// All is what everything that takes part used, client and servers too. On a
+	// machine that does nothing else, its cores over it are the requests per
+	// second; unlike those it does not suffer when the machine does.
+	All float64 `json:"allMicroseconds"`
 	// Others is the share of the machine, 0 to 1, that processes used meanwhile
 	// which have no part in this.
 	Others float64 `json:"others"`
@@ -266,6 +272,7 @@ func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Dura
 	s.Requests, s.PerSecond = r.Requests, float64(r.Requests)/r.Microseconds*1e6
 	s.P50, s.P99, s.Max = r.P50/1000, r.P99/1000, r.Max/1000
 	s.CPU = float64((after - before).Microseconds()) / float64(r.Requests)
+	s.All = float64((ended.ours - began.ours).Microseconds()) / float64(r.Requests)
 	s.Others = ended.othersSince(began, runtime.NumCPU())
 	return s, checkLog(ctx, lane, kind, r.Requests, logFlush)
 }
@@ -332,7 +339,7 @@ func (r *Load) summarise(names []string) {
 		own := r.of(name)
 		r.Lanes[name] = Lane{
 			PerSecond: distributionOf(own.perSecond), P50: distributionOf(own.p50),
-			P99: distributionOf(own.p99), CPU: distributionOf(own.cpu),
+			P99: distributionOf(own.p99), CPU: distributionOf(own.cpu), All: distributionOf(own.all),
 		}
 		if name == names[0] {
 			continue
@@ -341,19 +348,20 @@ func (r *Load) summarise(names []string) {
 		r.Ratios[name] = Ratio{
 			PerSecond: ratios(own.perSecond, base.perSecond), P50: ratios(own.p50, base.p50),
 			P99: ratios(own.p99, base.p99), CPU: ratios(own.cpu, base.cpu),
+			All: ratios(own.all, base.all),
 		}
 	}
 }
 
 // series are a lane's samples by round.
-type series struct{ perSecond, p50, p99, cpu []float64 }
+type series struct{ perSecond, p50, p99, cpu, all []float64 }
 
 func (r *Load) of(name string) series {
 	var out series
 	for _, s := range r.Samples {
 		if s.Lane == name && !s.SetAside {
 			out.perSecond, out.p50 = append(out.perSecond, s.PerSecond), append(out.p50, s.P50)
-			out.p99, out.cpu = append(out.p99, s.P99), append(out.cpu, s.CPU)
+			out.p99, out.cpu, out.all = append(out.p99, s.P99), append(out.cpu, s.CPU), append(out.all, s.All)
 		}
 	}
 	return out

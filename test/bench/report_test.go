@@ -19,10 +19,10 @@ func load(source, kind string, perSecond, p99 float64) Load {
 	return Load{
 		Source: source, Kind: kind, Others: one(0.25),
 		Lanes: map[string]Lane{
-			"bare":    {PerSecond: one(1000), P50: one(1), P99: one(2), CPU: one(10)},
-			"capture": {PerSecond: one(1000 * perSecond), P50: one(1), P99: one(2 * p99), CPU: one(11)},
+			"bare":    {PerSecond: one(1000), P50: one(1), P99: one(2), CPU: one(10), All: one(50)},
+			"capture": {PerSecond: one(1000 * perSecond), P50: one(1), P99: one(2 * p99), CPU: one(11), All: one(55)},
 		},
-		Ratios: map[string]Ratio{"capture": {PerSecond: one(perSecond), P99: one(p99), CPU: one(1.1)}},
+		Ratios: map[string]Ratio{"capture": {PerSecond: one(perSecond), P99: one(p99), CPU: one(1.1), All: one(1.05)}},
 	}
 }
 
@@ -75,7 +75,7 @@ func TestTableForPeople(t *testing.T) {
 	var out bytes.Buffer
 	r.print(&out)
 	for _, want := range []string{
-		"new connections/s", "0.900", "≥ 0.85  met", "bare", "capture", "900", "11.0 µs", "25 %",
+		"new connections/s", "0.900", "≥ 0.85  met", "bare", "capture", "900", "11.0 µs           55.0 µs", "25 %",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
