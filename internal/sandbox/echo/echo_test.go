@@ -232,7 +232,7 @@ func TestWaitCloseTellsHow(t *testing.T) {
 func TestLoadMakesEveryConnectionOnce(t *testing.T) {
 	_, tcp, first, _ := serve(t)
 	seen := map[string]int{}
-	sum := Load{Client: Client{Mode: "silent", Timeout: 20 * time.Millisecond}, Targets: []string{tcp, first}, Count: 20, Concurrency: 8}.
+	sum := Load{Client: Client{Mode: "silent", Timeout: 300 * time.Millisecond}, Targets: []string{tcp, first}, Count: 20, Concurrency: 8}.
 		Run(t.Context(), func(v Verdict) { seen[v.Target]++ })
 	if sum.Connections != 40 || sum.Outcomes[OK] != 20 || sum.Outcomes[Open] != 20 || seen[tcp] != 20 || seen[first] != 20 {
 		t.Errorf("got %+v and %v, want 20 connections to each", sum, seen)
