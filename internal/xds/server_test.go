@@ -392,9 +392,9 @@ func TestHeavyResourceRestsAfterItsAcknowledgement(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	e.Forget()
+	n.publish(heavy(2), assignment("svc:light", 2))
 	acknowledged := time.Now()
 	e.Stall(string(xds.Assignment), false)
-	n.publish(heavy(2), assignment("svc:light", 2))
 	holds(t, e, heavy(2))
 	if took := time.Since(acknowledged); took < 190*time.Millisecond {
 		t.Errorf("the heavy one came again after %s", took)
