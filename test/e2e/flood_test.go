@@ -90,8 +90,8 @@ func (n *node) floodOfOne(t *testing.T) {
 	wantAllOK(t, calm)
 	most := n.watchDescriptors(t)
 	counted, limited := n.counters(t), n.gauge(t, "connection_limit.capture.limited_connections")
-	flood := n.flood(t, "flood-0", 5*time.Second, "10.96.0.10:80")
-	beside := n.meanwhile(t, "neighbour", "--mode", "server-first", "--duration", "5s", "--pause", "10ms", "10.96.0.10:80")
+	flood := n.flood(t, "flood-0", 7*time.Second, "10.96.0.10:80")
+	beside := n.meanwhile(t, "neighbour", "--mode", "server-first", "--duration", "7s", "--pause", "10ms", "10.96.0.10:80")
 	got := outcomes(flood())
 	wantAllOK(t, beside())
 	turnedAway := floodDials - floodPodLimit
@@ -159,7 +159,7 @@ func (n *node) stormOfRetries(t *testing.T) {
 	eventually(t, settled, "every refusal is counted once", func() error {
 		return n.counters(t).since(counted).want(envoy.CounterRefused, refused, len(vs))
 	})
-	t.Logf("%d refusals; the neighbour's p50 %.1f ms, p99 %.1f ms in %d dials", len(vs), percentile(beside(), 50), percentile(beside(), 99), len(beside()))
+	t.Logf("%v; the neighbour's p50 %.1f ms, p99 %.1f ms in %d dials", got, percentile(beside(), 50), percentile(beside(), 99), len(beside()))
 }
 
 // agentKilledAfterScan: Envoy lists every name it ever asked for when it
