@@ -25,6 +25,8 @@ type pod struct {
 	ip    netip.Addr
 	netns string
 	iface string // empty for pods that share a namespace
+	// netnsPart is the pod's part of the namespace's name; empty likewise.
+	netnsPart string
 
 	stopping context.Context // ends when deletion begins
 	stop     context.CancelFunc
@@ -76,7 +78,10 @@ func (n *Node) newPod(plan podPlan, ip netip.Addr) *pod {
 	case plan.hostNetwork:
 		p.netns = n.nodeNS
 	default:
-		p.netns = netnsPath(n.cfg.Name, p.key)
+		// A name of its own each time, as runtimes give: a pod that comes back
+		// under its name is not where the one before it was.
+		p.netnsPart = p.key + "." + newUID()[:8]
+		p.netns = netnsPath(n.cfg.Name, p.netnsPart)
 		p.iface = podInterface(p.key)
 	}
 	spec := &plan.pod.Spec
@@ -266,7 +271,7 @@ func (p *pod) connectNetwork() error {
 	if err := p.removeNetwork(); err != nil {
 		return err
 	}
-	if _, err := createNetNS(p.node.cfg.Name, p.key); err != nil {
+	if _, err := createNetNS(p.node.cfg.Name, p.netnsPart); err != nil {
 		return err
 	}
 	return connect(p.node.nodeNS, p.netns, p.iface, p.node.nodeIP, []netip.Addr{p.ip}, false)

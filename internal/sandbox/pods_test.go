@@ -139,13 +139,22 @@ func TestServicesFollowThePods(t *testing.T) {
 	becomes(t, n, "%s", slices("r+s+t-", "r+s+t-", a, b))
 
 	// A pod that is deleted serves on while it ends, then it is gone.
+	var ended string
+	for _, p := range n.Status().Pods {
+		if p.Name == "web-2" {
+			ended = p.NetNS
+		}
+	}
+	if _, err := os.Stat(ended); err != nil {
+		t.Fatalf("the pod's namespace: %v", err)
+	}
 	without, _, _ := strings.Cut(shop, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web-2")
 	client := shop[strings.LastIndex(shop, "---"):]
 	writeManifests(t, dir, without+client)
 	becomes(t, n, "%s", slices("r+s+t-", "r-s+t+", a, ""))
 	becomes(t, n, "heads-sandbox-0 [=80/TCP] %[1]s r+s+t-\nweb-sandbox-0 [http=8080/TCP] %[1]s r+s+t-%[2]s\ngiven-sandbox-0 []\n", one, a)
 	eventually(t, "the pod's namespace is gone", func() bool {
-		_, err := os.Stat(netnsPath("sbtest10", "default.web-2"))
+		_, err := os.Stat(ended)
 		return errors.Is(err, os.ErrNotExist)
 	})
 }

