@@ -24,12 +24,12 @@ func script(t *testing.T, path, version string) {
 
 func TestFindEnvoy(t *testing.T) {
 	dir := t.TempDir()
-	given, env, inPath, built := dir+"/given", dir+"/env", dir+"/path/envoy", dir+"/work/.build/envoy/envoy"
+	given, env, inPath, built := dir+"/given", dir+"/env", dir+"/path/envoy", dir+"/src/.build/envoy/envoy"
 	t.Setenv("PATH", dir+"/path:"+os.Getenv("PATH"))
-	if err := os.MkdirAll(dir+"/work/deep", 0o755); err != nil {
+	if err := os.MkdirAll(dir+"/src/deep", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir(dir + "/work/deep")
+	t.Chdir(dir + "/src/deep")
 	steps := []struct {
 		what        string
 		do          func()

@@ -387,7 +387,7 @@ func TestHeavyResourceRestsAfterItsAcknowledgement(t *testing.T) {
 	e.Stall(string(xds.Assignment), true)
 	n.publish(heavy(1))
 	holds(t, e, heavy(1))
-	begun := time.Now() // after it was sent: the server measures more
+	begun := time.Now()                            // after it was sent: the server measures more
 	for time.Since(begun) < 200*time.Millisecond { // Envoy takes its time
 		time.Sleep(time.Millisecond)
 	}
