@@ -87,12 +87,23 @@ func (l *lab) serve(addr string, handle func(*net.TCPConn)) {
 // dial connects from a pod.
 func (l *lab) dial(pod, addr string) *net.TCPConn {
 	l.t.Helper()
+	c, err := l.tryDial(pod, addr)
+	l.must(err)
+	return c
+}
+
+// tryDial is dial where the connection may be ended at once: a reset that is
+// there before this process runs again is connect's own error.
+func (l *lab) tryDial(pod, addr string) (*net.TCPConn, error) {
+	l.t.Helper()
 	var c net.Conn
-	l.must(within(l.pods[pod].NetNS, func() (err error) {
+	if err := within(l.pods[pod].NetNS, func() (err error) {
 		c, err = net.DialTimeout("tcp4", addr, waitLimit)
 		return err
-	}))
+	}); err != nil {
+		return nil, err
+	}
 	l.must(c.SetDeadline(time.Now().Add(2 * waitLimit)))
 	l.t.Cleanup(func() { _ = c.Close() })
-	return c.(*net.TCPConn)
+	return c.(*net.TCPConn), nil
 }

@@ -115,10 +115,11 @@ func TestRealMatcherChangesInPlace(t *testing.T) {
 			return err
 		})
 		n := len(l.lines())
-		d := l.dial("a", step.address)
-		_ = d.CloseWrite()
-		_, _ = io.Copy(io.Discard, d)
-		_ = d.Close()
+		_, _ = l.exchange(step.address, func(d *net.TCPConn) (string, error) {
+			_ = d.CloseWrite()
+			_, err := io.Copy(io.Discard, d)
+			return "", err
+		})
 		if line := l.waitLines(n + 1)[n]; line["chain"] != step.chain {
 			t.Errorf("%s: %s went to %v, want %s", step.name, step.address, line["chain"], step.chain)
 		}
@@ -168,8 +169,7 @@ func TestRealNodeLimit(t *testing.T) {
 	limit := int(MaxConnections(minDescriptors))
 	working := 0
 	for range limit + 20 {
-		c := l.dial("a", "10.96.0.10:80")
-		if ping(c) == nil {
+		if c, err := l.tryDial("a", "10.96.0.10:80"); err == nil && ping(c) == nil {
 			working++
 		}
 	}

@@ -68,7 +68,10 @@ func resetting(c *net.TCPConn) (string, error) {
 // exchange dials from pod a, runs a client and closes.
 func (l *lab) exchange(addr string, client func(*net.TCPConn) (string, error)) (string, error) {
 	l.t.Helper()
-	c := l.dial("a", addr)
+	c, err := l.tryDial("a", addr)
+	if err != nil {
+		return "", err
+	}
 	defer c.Close()
 	return client(c)
 }
