@@ -10,7 +10,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	setstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
-	listenerstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/set_filter_state/v3"
 	connlimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/connection_limit/v3"
 	networkstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
@@ -74,46 +73,47 @@ func Listener(w model.Workload, c plan.Capture, s Settings) *listenerv3.Listener
 		TrafficDirection:              corev3.TrafficDirection_OUTBOUND,
 		PerConnectionBufferLimitBytes: u32(bufferBytes),
 		TcpKeepalive:                  keepalive(),
-		ListenerFilters:               listenerFilters(w, s),
-		FilterChains:                  filterChains(s),
+		ListenerFilters:               []*listenerv3.ListenerFilter{restoreDialled()},
+		FilterChains:                  filterChains(w, s),
 		FilterChainMatcher:            matcher(c),
 		AccessLog:                     accessLogs(w, s),
 	}
 }
 
-// listenerFilters restores the dialled address, which ORIGINAL_DST clusters
-// need, and puts the pod's constants into each connection's filter state, shared
-// with everything upstream.
-func listenerFilters(w model.Workload, s Settings) []*listenerv3.ListenerFilter {
-	states := []*setstatev3.FilterStateValue{
-		constant(stateIdentity, factoryHashable, SPIFFEID(s.TrustDomain, w.Name.Namespace, w.ServiceAccount)),
-	}
-	if s.EgressSource == PodSource {
-		states = append(states, constant(stateNetNS, factoryString, w.NetNS))
-	}
-	return []*listenerv3.ListenerFilter{
-		{
-			Name: "envoy.filters.listener.original_dst",
-			ConfigType: &listenerv3.ListenerFilter_TypedConfig{
-				TypedConfig: pack(&originaldstv3.OriginalDst{}),
-			},
-		},
-		{
-			Name: "envoy.filters.listener.set_filter_state",
-			ConfigType: &listenerv3.ListenerFilter_TypedConfig{
-				TypedConfig: pack(&listenerstatev3.Config{OnAccept: states}),
-			},
+// restoreDialled makes the dialled address the connection's local address. Envoy
+// takes the listener's own otherwise, as it does not bind to 0.0.0.0, and the
+// matcher, the name and ORIGINAL_DST clusters would go by that.
+func restoreDialled() *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{
+		Name: "envoy.filters.listener.original_dst",
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{
+			TypedConfig: pack(&originaldstv3.OriginalDst{}),
 		},
 	}
 }
 
-func constant(key, factory, value string) *setstatev3.FilterStateValue {
+// connectionState returns the filter that puts what a chain's clusters need into
+// each connection's filter state. It is a network filter because a listener
+// filter for the same costs each connection more.
+func connectionState(values ...*setstatev3.FilterStateValue) *listenerv3.Filter {
+	return networkFilter("envoy.filters.network.set_filter_state", &networkstatev3.Config{OnNewConnection: values})
+}
+
+// state sets one key. An object without a factory of its own key is made by the
+// named one.
+func state(key, factory, value string) *setstatev3.FilterStateValue {
 	return &setstatev3.FilterStateValue{
-		Key:                &setstatev3.FilterStateValue_ObjectKey{ObjectKey: key},
-		FactoryKey:         factory,
-		Value:              &setstatev3.FilterStateValue_FormatString{FormatString: format(literal(value))},
-		SharedWithUpstream: setstatev3.FilterStateValue_TRANSITIVE,
+		Key:        &setstatev3.FilterStateValue_ObjectKey{ObjectKey: key},
+		FactoryKey: factory,
+		Value:      &setstatev3.FilterStateValue_FormatString{FormatString: format(value)},
 	}
+}
+
+// constant is a key that also everything upstream of the listener sees.
+func constant(key, factory, value string) *setstatev3.FilterStateValue {
+	v := state(key, factory, literal(value))
+	v.SharedWithUpstream = setstatev3.FilterStateValue_TRANSITIVE
+	return v
 }
 
 func format(f string) *corev3.SubstitutionFormatString {
@@ -125,29 +125,39 @@ func format(f string) *corev3.SubstitutionFormatString {
 }
 
 // filterChains returns every chain, in a fixed order and independent of what the
-// matcher leads to.
-func filterChains(s Settings) []*listenerv3.FilterChain {
-	askByName := networkFilter("envoy.filters.network.set_filter_state", &networkstatev3.Config{
-		OnNewConnection: []*setstatev3.FilterStateValue{{
-			Key:   &setstatev3.FilterStateValue_ObjectKey{ObjectKey: stateCluster},
-			Value: &setstatev3.FilterStateValue_FormatString{FormatString: format(clusterPrefix + "%DOWNSTREAM_LOCAL_ADDRESS%")},
-		}},
-	})
+// matcher leads to. A chain sets the state that its own clusters can need: the
+// pod's namespace for dialling from it, its identity for mTLS.
+func filterChains(w model.Workload, s Settings) []*listenerv3.FilterChain {
+	ask := []*setstatev3.FilterStateValue{
+		state(stateCluster, "", clusterPrefix+"%DOWNSTREAM_LOCAL_ADDRESS%"),
+		constant(stateIdentity, factoryHashable, SPIFFEID(s.TrustDomain, w.Name.Namespace, w.ServiceAccount)),
+	}
+	leave := func(name, cluster string) *listenerv3.FilterChain {
+		return chain(name, s, proxyFilter(tcpProxy(name, cluster)))
+	}
+	if s.EgressSource == PodSource {
+		from := constant(stateNetNS, factoryString, w.NetNS)
+		ask = append(ask, from)
+		leave = func(name, cluster string) *listenerv3.FilterChain {
+			return chain(name, s, connectionState(from), proxyFilter(tcpProxy(name, cluster)))
+		}
+	}
 	onDemand := tcpProxy(ChainService, NotProxiedCluster)
 	onDemand.HashPolicy = []*typev3.HashPolicy{{
 		PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}},
 	}}
 	onDemand.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{OdcdsConfig: ads(0), Timeout: duration(onDemandTimeout)}
 	return []*listenerv3.FilterChain{
-		chain(ChainService, s, askByName, networkFilter("envoy.filters.network.tcp_proxy", onDemand)),
-		plainChain(ChainServicePassthrough, RangePassthroughCluster, s),
-		plainChain(ChainPassthrough, PassthroughCluster, s),
-		plainChain(ChainClosed, NotProxiedCluster, s),
+		chain(ChainService, s, connectionState(ask...), proxyFilter(onDemand)),
+		leave(ChainServicePassthrough, RangePassthroughCluster),
+		leave(ChainPassthrough, PassthroughCluster),
+		// No limit here: the refuser ends such a connection within its delay.
+		{Name: ChainClosed, Filters: []*listenerv3.Filter{proxyFilter(tcpProxy(ChainClosed, NotProxiedCluster))}},
 	}
 }
 
-func plainChain(name, cluster string, s Settings) *listenerv3.FilterChain {
-	return chain(name, s, networkFilter("envoy.filters.network.tcp_proxy", tcpProxy(name, cluster)))
+func proxyFilter(p *tcpproxyv3.TcpProxy) *listenerv3.Filter {
+	return networkFilter("envoy.filters.network.tcp_proxy", p)
 }
 
 // chain puts the connection limit before a chain's own filters.
