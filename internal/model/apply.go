@@ -243,37 +243,39 @@ func (d *draft) withdrawImport(im *Import) {
 func (d *draft) applyNode(c Change) {
 	switch c := c.(type) {
 	case SetNode:
-		if old, held := d.nodes.get(c.Node.Name); held && old == c.Node {
-			return
-		}
-		d.nodes.set(c.Node.Name, c.Node)
-		mark(&d.dirty.Nodes, c.Node.Name)
+		d.changed = put(&d.nodes, &d.dirty.Nodes, c.Node.Name, c.Node) || d.changed
 	case DeleteNode:
-		if _, held := d.nodes.get(c.Name); !held {
-			return
-		}
-		d.nodes.delete(c.Name)
-		mark(&d.dirty.Nodes, c.Name)
+		d.changed = drop(&d.nodes, &d.dirty.Nodes, c.Name) || d.changed
 	}
-	d.changed = true
 }
 
 func (d *draft) applyWorkload(c Change) {
 	switch c := c.(type) {
 	case SetWorkload:
-		if old, held := d.workloads.get(c.Workload.Name); held && old == c.Workload {
-			return
-		}
-		d.workloads.set(c.Workload.Name, c.Workload)
-		mark(&d.dirty.Workloads, c.Workload.Name)
+		d.changed = put(&d.workloads, &d.dirty.Workloads, c.Workload.Name, c.Workload) || d.changed
 	case DeleteWorkload:
-		if _, held := d.workloads.get(c.Name); !held {
-			return
-		}
-		d.workloads.delete(c.Name)
-		mark(&d.dirty.Workloads, c.Name)
+		d.changed = drop(&d.workloads, &d.dirty.Workloads, c.Name) || d.changed
 	}
-	d.changed = true
+}
+
+// put sets an object and marks its key; an equal one changes nothing.
+func put[K, V comparable](w *writer[K, V], dirty *map[K]struct{}, k K, v V) (changed bool) {
+	if old, held := w.get(k); held && old == v {
+		return false
+	}
+	w.set(k, v)
+	mark(dirty, k)
+	return true
+}
+
+// drop removes an object and marks its key.
+func drop[K, V comparable](w *writer[K, V], dirty *map[K]struct{}, k K) (changed bool) {
+	if _, held := w.get(k); !held {
+		return false
+	}
+	w.delete(k)
+	mark(dirty, k)
+	return true
 }
 
 func mark[K comparable](set *map[K]struct{}, k K) {
