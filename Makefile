@@ -12,6 +12,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_ALL := -trimpath -buildvcs=false
 LDFLAGS := -X aether.io/aether/internal/daemon.version=$(VERSION)
 
+FUZZTIME ?= 60s
+
 export GOTOOLCHAIN := local
 
 .PHONY: help
@@ -42,6 +44,11 @@ test: build envoy deps ## Run every test, with the race detector (root for the k
 	go vet ./...
 	go build -race ./...
 	AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) go test -race -count=1 -timeout 60m -p 1 $(GOTESTFLAGS) ./...
+	tools/fuzz.sh $(FUZZTIME)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzzer for FUZZTIME (60s) each
+	tools/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
 bench: build envoy ## Measure on this machine: first connection, capture against a bare listener (root, four minutes)

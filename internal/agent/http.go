@@ -11,8 +11,12 @@ import (
 	"aether.io/aether/internal/agent/api"
 )
 
-// maxBody bounds the body of a request.
-const maxBody = 1 << 20
+const (
+	// maxBody bounds the body of a request.
+	maxBody = 1 << 20
+	// jsonType is the Content-Type of every response.
+	jsonType = "application/json"
+)
 
 // mailbox sends values to the loop as long as there is one.
 type mailbox struct {
@@ -60,7 +64,7 @@ func ask[T any](ctx context.Context, b mailbox, m message, reply <-chan T) (T, e
 }
 
 func reply(w http.ResponseWriter, code int, body any) {
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", jsonType)
 	w.WriteHeader(code)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

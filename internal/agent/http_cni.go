@@ -31,7 +31,7 @@ func (h cniHandler) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/pods", h.add)
 	mux.HandleFunc("DELETE /v1/pods/{namespace}/{name}", h.remove)
-	return mux
+	return jsonErrors(mux)
 }
 
 func (h cniHandler) add(w http.ResponseWriter, r *http.Request) {
