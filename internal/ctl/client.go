@@ -89,7 +89,7 @@ func (c *cli) sandboxAgent(ctx context.Context, name string) (*agentClient, erro
 
 // runningSandboxes lists the names of the sandboxes that answer, sorted.
 func (c *cli) runningSandboxes(ctx context.Context) []string {
-	entries, err := os.ReadDir(c.sandboxDir)
+	entries, err := os.ReadDir(c.sandboxDirectory())
 	if err != nil {
 		return nil // no directory: none was ever started
 	}

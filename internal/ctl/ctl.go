@@ -14,7 +14,6 @@ import (
 // Defaults of the global flags.
 const (
 	defaultAgentSocket = "/run/aether/agent.sock"
-	defaultSandboxDir  = "/run/aether-sandbox"
 	envSandbox         = "AETHER_SANDBOX"
 	program            = "aetherctl"
 )
@@ -80,7 +79,7 @@ endpoints serve it, and why it is refused when it is.`,
 	f := root.PersistentFlags()
 	f.StringVar(&c.agentSocket, "agent-socket", defaultAgentSocket, "Unix `socket` of the agent to ask")
 	f.StringVar(&c.sandboxName, "sandbox", c.sandboxName, "`name` of the sandbox to ask (default $"+envSandbox+")")
-	f.StringVar(&c.sandboxDir, "sandbox-dir", defaultSandboxDir, "`directory` where sandboxes live")
+	f.StringVar(&c.sandboxDir, "sandbox-dir", "", "`directory` where sandboxes live (default /run/aether-sandbox; without root a directory of your own)")
 	must(root.RegisterFlagCompletionFunc("sandbox", c.completeSandboxes))
 	must(root.MarkPersistentFlagFilename("agent-socket"))
 	must(root.MarkPersistentFlagDirname("sandbox-dir"))

@@ -3,6 +3,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,8 @@ func (c *cli) sandboxCommand() *cobra.Command {
 		c.sandboxStatusCommand(), c.sandboxDownCommand())
 	g.Long = `A sandbox is a node on one machine: every Pod manifest becomes a network namespace in
 which its command runs, Services get their EndpointSlices, and the agent and Envoy
-run as they do on a node. There is no kube-proxy in it. It needs root.`
+run as they do on a node. There is no kube-proxy in it. Without root all of it lives in
+user, mount, network, PID and IPC namespaces of your own, where the system allows them.`
 	return g
 }
 
@@ -352,10 +354,15 @@ func (c *cli) sandboxFlags(name string) string {
 	if name != defaultSandbox {
 		flags += " --sandbox " + shellWord(name)
 	}
-	if c.sandboxDir != defaultSandboxDir {
+	if c.sandboxDir != "" {
 		flags += " --sandbox-dir " + shellWord(c.sandboxDir)
 	}
 	return flags
+}
+
+// sandboxDirectory is --sandbox-dir, or this user's default.
+func (c *cli) sandboxDirectory() string {
+	return cmp.Or(c.sandboxDir, sandbox.DefaultStateDir())
 }
 
 func orDefault(name string) string {

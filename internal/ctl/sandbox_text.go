@@ -14,6 +14,9 @@ import (
 func sandboxText(s sandbox.Status, wide bool) string {
 	facts := &table{head: []string{"SANDBOX", s.Name}}
 	facts.add(stylePlain, "NODE", s.Node+" "+s.NodeIP)
+	if s.Owner != nil {
+		facts.add(stylePlain, "USER", s.Owner.String()+", without root")
+	}
 	facts.add(stylePlain, "MODE", s.Mode+", egress source "+s.EgressSource)
 	facts.add(stylePlain, "AGENT", processText(s.Agent))
 	facts.add(stylePlain, "ENVOY", processText(s.Envoy))

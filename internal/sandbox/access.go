@@ -195,6 +195,10 @@ func (n *Node) Status() Status {
 		Problems: append([]Problem{}, n.problems...), Notes: append([]string{}, n.notes...),
 		Paths: n.Paths(),
 	}
+	if o, inside := NamespaceOwner(); inside {
+		st.Owner = &o
+		st.Notes = append(st.Notes, ownerNotes(o, n.openFiles, n.cfg.OpenFiles)...)
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(n.running), model.Name.Compare) {
 		st.Pods = append(st.Pods, n.running[name].status())
 	}

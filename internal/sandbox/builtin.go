@@ -14,6 +14,7 @@ import (
 const (
 	argRun    = "__sandbox-run"
 	argHold   = "__sandbox-hold"
+	argEnter  = "__sandbox-enter"
 	argEcho   = "__sandbox-echo"
 	argClient = "__sandbox-client"
 )
@@ -23,7 +24,7 @@ const (
 var builtinNames = map[string]string{"aether-echo": argEcho, "aether-client": argClient}
 
 // BuiltinMain runs the hidden programs of the sandbox (the built-in images, the
-// starter of containers, the detached holder). Every program that uses this
+// starter of containers, the detached holder, the first process of namespaces). Every program that uses this
 // package calls it first in main or TestMain, with os.Args:
 //
 //	if handled, code := sandbox.BuiltinMain(os.Args); handled { os.Exit(code) }
@@ -43,6 +44,8 @@ func BuiltinMain(args []string) (handled bool, code int) {
 		return true, runMain(rest)
 	case argHold:
 		return true, holdMain(rest)
+	case argEnter:
+		return true, enterMain(rest)
 	case argEcho:
 		return true, echo.ServerMain(rest, os.Stdout, os.Stderr)
 	case argClient:

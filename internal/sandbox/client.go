@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -29,16 +28,18 @@ type Client struct {
 // ErrNotRunning when there is none.
 func Dial(ctx context.Context, stateDir, name string) (*Client, error) {
 	cfg := Config{Name: name, StateDir: stateDir}.withDefaults()
+	if err := cfg.checkStateDir(); err != nil {
+		return nil, err
+	}
 	c := &Client{paths: cfg.paths()}
 	c.control = newUnixClient(c.paths.control())
-	st, err := c.Status(ctx)
+	_, err := c.Status(ctx)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("%w: %s", ErrNotRunning, cfg.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.pid = st.PID
 	return c, nil
 }
 
@@ -49,17 +50,20 @@ func Clean(_ context.Context, stateDir, name string) (removed []string, err erro
 	if !namePattern.MatchString(c.Name) {
 		return nil, fmt.Errorf("sandbox name %q: want 1 to 16 lower-case letters and digits", c.Name)
 	}
-	if os.Geteuid() != 0 {
-		return nil, errNotRoot
-	}
 	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
 		return nil, fmt.Errorf("make path absolute: %w", err)
 	}
-	lock, err := lockName(c.Name)
+	if _, err := os.Stat(c.StateDir); rootless() && errors.Is(err, os.ErrNotExist) {
+		return nil, nil // a directory is all that could be left
+	}
+	lock, err := lockName(c)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, lock.release()) }()
+	defer func() {
+		err = errors.Join(err, lock.release())
+		c.removeStateDir()
+	}()
 	if err := os.Remove(c.paths().holderLog()); err == nil {
 		removed = append(removed, c.paths().holderLog())
 	}
@@ -84,10 +88,18 @@ func podPath(pod string) string {
 	return "/v1/pods/" + url.PathEscape(n.Namespace) + "/" + url.PathEscape(n.Name)
 }
 
-// Status returns the sandbox's current state.
+// Status returns the sandbox's current state. Processes have the ids that this
+// process knows them by.
 func (c *Client) Status(ctx context.Context) (st Status, err error) {
-	err = c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
-	return st, err
+	if err = c.call(ctx, http.MethodGet, "/v1/status", nil, &st); err != nil {
+		return st, err
+	}
+	c.pid = st.PID
+	if st.Owner != nil {
+		c.pid = peerPID(c.paths.control())
+		st.renumber(hostPIDs(c.pid))
+	}
+	return st, nil
 }
 
 // SetReady is Node.SetReady.
@@ -139,10 +151,12 @@ func (c *Client) AdminGet(ctx context.Context, path string) ([]byte, error) {
 	return adminGet(ctx, c.paths.run("envoy-admin.sock"), path)
 }
 
-// Exec runs a command in a pod, as a child of this process with its terminal,
-// and returns the exit code; an error means that it could not be run. When ctx
-// ends the command is ended, unless it has the terminal: then a Ctrl-C has
-// reached it already, and what it does with it is its own affair.
+// Exec runs a command in a pod and returns the exit code; an error means that it
+// could not be run. In a sandbox of root the command is a child of this process
+// with its terminal; the namespaces of an ordinary user can be entered by their
+// own processes only, so the holder starts it there with this process's files.
+// When ctx ends the command is ended, unless it has the terminal: then a Ctrl-C
+// has reached it already, and what it does with it is its own affair.
 func (c *Client) Exec(ctx context.Context, pod string, argv []string, s Stdio) (int, error) {
 	if len(argv) == 0 {
 		return 0, errors.New("no command given")
@@ -150,6 +164,9 @@ func (c *Client) Exec(ctx context.Context, pod string, argv []string, s Stdio) (
 	var plan execPlan
 	if err := c.call(ctx, http.MethodGet, podPath(pod)+"/exec", nil, &plan); err != nil {
 		return 0, err
+	}
+	if plan.Socket != "" {
+		return execThrough(ctx, plan.Socket, execRequest{Pod: pod, Argv: argv, Term: os.Getenv("TERM")}, s)
 	}
 	cmd, err := plan.Spec.command(plan.Self, argv)
 	if err != nil {
@@ -177,8 +194,9 @@ func (c *Client) Exec(ctx context.Context, pod string, argv []string, s Stdio) (
 	return awaitCommand(ctx, ch)
 }
 
-func isTerminal(r io.Reader) bool {
-	f, ok := r.(*os.File)
+// isTerminal tells of what a Stdio holds.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

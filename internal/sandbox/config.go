@@ -39,7 +39,7 @@ type Config struct {
 	// containers are started through it. Default: this program.
 	SelfPath string `json:"selfPath"`
 	// StateDir is where the sandbox keeps its files, under a folder of its name
-	// that Down removes. Default: /run/aether-sandbox.
+	// that Down removes. Default: DefaultStateDir.
 	StateDir string `json:"stateDir"`
 	// PodCIDR is where pods without status.podIP get their address, default
 	// 10.244.0.0/16. NodeIP is the node's own address: default the InternalIP
@@ -75,7 +75,7 @@ var (
 	egressSources = []string{"pod", "node"}
 )
 
-const defaultStateDir = "/run/aether-sandbox"
+const rootStateDir = "/run/aether-sandbox"
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
 
@@ -90,7 +90,9 @@ func (c Config) withDefaults() Config {
 	def(&c.Node, "n1")
 	def(&c.Mode, "enforce")
 	def(&c.EgressSource, "pod")
-	def(&c.StateDir, defaultStateDir)
+	if c.StateDir == "" {
+		c.StateDir = DefaultStateDir()
+	}
 	def(&c.EnvoyLogLevel, "warning")
 	if !c.PodCIDR.IsValid() {
 		c.PodCIDR = netip.MustParsePrefix("10.244.0.0/16")
@@ -220,6 +222,8 @@ func (p paths) generated() string        { return p.at("manifests-generated") }
 func (p paths) agentState() string       { return p.at("state") }
 func (p paths) bootstrap() string        { return p.at("envoy.json") }
 func (p paths) control() string          { return p.at("control.sock") }
+func (p paths) exec() string             { return p.at("exec.sock") }
+func (p paths) lockFile() string         { return p.dir + ".lock" }
 func (p paths) holderLog() string        { return p.dir + ".log" }
 func (p paths) etc(pod, f string) string { return p.at("etc", pod, f) }
 func (p paths) subdirectories() []string {

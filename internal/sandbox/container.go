@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -59,7 +60,7 @@ type podFacts struct {
 // is optional.
 func containerEnv(c *corev1.Container, f podFacts, hostname string) ([]string, error) {
 	vars := map[string]string{
-		"PATH": os.Getenv("PATH"), "HOME": "/root", "HOSTNAME": hostname,
+		"PATH": os.Getenv("PATH"), "HOME": homeDir(), "HOSTNAME": hostname,
 	}
 	order := []string{"PATH", "HOME", "HOSTNAME"}
 	if image, _, _ := strings.Cut(c.Image, ":"); image == imageEcho { // says on which node it is
@@ -97,6 +98,14 @@ func containerEnv(c *corev1.Container, f podFacts, hostname string) ([]string, e
 		out = append(out, k+"="+vars[k])
 	}
 	return out, nil
+}
+
+// homeDir is root's, or that of the user whose sandbox it is.
+func homeDir() string {
+	if !rootless() {
+		return "/root"
+	}
+	return cmp.Or(os.Getenv("HOME"), "/")
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

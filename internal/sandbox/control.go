@@ -16,7 +16,7 @@ import (
 )
 
 // The control socket of a sandbox held by a process of its own: JSON over HTTP
-// on a Unix socket that root alone may open.
+// on a Unix socket that its user alone may open.
 //
 //	GET  /v1/status                       Status
 //	GET  /v1/pods/{namespace}/{name}/exec execPlan
@@ -48,9 +48,12 @@ type agentAction struct {
 
 // execPlan is all that is needed to start a command in a pod.
 type execPlan struct {
-	Self string   `json:"self"`
-	Spec runSpec  `json:"spec"`
-	Env  []string `json:"env"`
+	// Socket, when not empty, is where to ask the holder to start it; the rest is
+	// empty then.
+	Socket string   `json:"socket,omitempty"`
+	Self   string   `json:"self"`
+	Spec   runSpec  `json:"spec"`
+	Env    []string `json:"env"`
 }
 
 func newControlServer(n *Node) *controlServer {
@@ -121,6 +124,9 @@ func (n *Node) execPlan(name string) (execPlan, error) {
 	p, err := n.pod(name)
 	if err != nil {
 		return execPlan{}, err
+	}
+	if rootless() {
+		return execPlan{Socket: n.paths.exec()}, nil
 	}
 	spec, env, err := p.surroundings(p.execTarget().spec, false)
 	spec.Dies = false // the caller's process starts it, not this one

@@ -32,21 +32,22 @@ const holdFD = 3
 
 // Start makes a sandbox held by a detached process of its own and returns when
 // it works, or with the reason why it does not. Config.Progress is told each
-// step; Config.Log is not used, the holder writes a log file.
+// step; Config.Log is not used, the holder writes a log file. For an ordinary
+// user the process and all of the node live in namespaces of the user's own.
 func Start(ctx context.Context, c Config) (*Client, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	if os.Geteuid() != 0 {
-		return nil, errNotRoot
-	}
 	c, err := c.resolve()
 	if err != nil {
 		return nil, err
 	}
-	if pid := lockHolder(c.Name); pid != 0 {
-		return nil, fmt.Errorf("%w: %s, held by process %d", ErrRunning, c.Name, pid)
+	if isHeld(c) {
+		return nil, runningError(c)
+	}
+	if err := CheckNamespaces(c.SelfPath); err != nil {
+		return nil, err
 	}
 	if err := startHolder(ctx, c); err != nil {
 		return nil, err
@@ -59,8 +60,8 @@ func startHolder(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
-	if err := os.MkdirAll(c.StateDir, 0o755); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
+	if err := c.makeStateDir(); err != nil {
+		return err
 	}
 	log, err := os.Create(c.paths().holderLog())
 	if err != nil {
@@ -72,9 +73,13 @@ func startHolder(ctx context.Context, c Config) error {
 		return fmt.Errorf("make pipe: %w", err)
 	}
 	defer r.Close()
-	cmd := exec.Command(c.SelfPath, argHold, string(text))
+	cmd, err := holderCommand(c, string(text))
+	if err != nil {
+		w.Close()
+		return err
+	}
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr.Setsid = true
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
@@ -85,6 +90,16 @@ func startHolder(ctx context.Context, c Config) error {
 	// of the pipe closes.
 	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })()
 	return followHolder(ctx, bufio.NewScanner(r), c)
+}
+
+// holderCommand runs the holder, without root in namespaces of its own.
+func holderCommand(c Config, settings string) (*exec.Cmd, error) {
+	if os.Geteuid() != 0 {
+		return enterCommand(c.SelfPath, []string{c.SelfPath, argHold, settings}, holdFD+1)
+	}
+	cmd := exec.Command(c.SelfPath, argHold, settings)
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	return cmd, nil
 }
 
 func followHolder(ctx context.Context, lines *bufio.Scanner, c Config) error {
@@ -99,6 +114,7 @@ func followHolder(ctx context.Context, lines *bufio.Scanner, c Config) error {
 			return nil
 		case m.Error != "":
 			os.Remove(c.paths().holderLog())
+			c.removeStateDir()
 			return errors.New(m.Error)
 		}
 		c.Progress(m.Progress)
@@ -136,6 +152,12 @@ func holdMain(args []string) int {
 		tell(holdMessage{Error: errors.Join(err, n.Down(context.Background())).Error()})
 		return 1
 	}
+	stopExec, err := n.serveExec()
+	if err != nil {
+		stopControl()
+		tell(holdMessage{Error: errors.Join(err, n.Down(context.Background())).Error()})
+		return 1
+	}
 	tell(holdMessage{Ready: true})
 	os.NewFile(holdFD, "report").Close()
 	select {
@@ -143,6 +165,7 @@ func holdMain(args []string) int {
 	case <-control.down:
 	}
 	err = n.Down(context.Background())
+	stopExec()
 	if err == nil {
 		err = os.Remove(n.paths.holderLog())
 		n.cfg.removeStateDir()

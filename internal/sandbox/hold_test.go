@@ -99,7 +99,7 @@ func TestHolderKilled(t *testing.T) {
 		for _, p := range st.Pods {
 			eventually(t, "the containers die", func() bool { return !alive(p.Containers[0].PID) })
 		}
-		eventually(t, "the name is free", func() bool { return lockHolder(c.Name) == 0 })
+		eventually(t, "the name is free", func() bool { return !isHeld(c) })
 		if by == "start" {
 			var said []string
 			c.Progress = func(s string) { said = append(said, s) }
@@ -139,7 +139,7 @@ func TestStartThatFails(t *testing.T) {
 	if time.Since(begin) > 10*time.Second {
 		t.Errorf("it took %v", time.Since(begin))
 	}
-	eventually(t, "the holder is gone", func() bool { return lockHolder(c.Name) == 0 })
+	eventually(t, "the holder is gone", func() bool { return !isHeld(c) })
 	if left, _ := sandboxNetNS(c.Name); len(left) > 0 {
 		t.Errorf("namespaces left: %v", left)
 	}

@@ -60,11 +60,18 @@ var podSysctls = map[string]string{
 	"net/ipv4/ping_group_range":           "0 2147483647",
 }
 
+// firstGroupOnly takes the place of the range of groups that may ping where the
+// user namespace has no more than one.
+const firstGroupOnly = "0 0"
+
 // setSysctls writes them in a namespace. One the kernel does not have there
 // (some exist for the first namespace only) is skipped.
 func setSysctls(path string, values map[string]string) error {
 	return inNetNS(path, func() error {
 		for k, v := range values {
+			if strings.HasSuffix(k, "ping_group_range") && rootless() {
+				v = firstGroupOnly
+			}
 			err := os.WriteFile(filepath.Join("/proc/sys", k), []byte(v), 0o644)
 			if err != nil && !os.IsNotExist(err) {
 				return fmt.Errorf("set sysctl %s: %w", strings.ReplaceAll(k, "/", "."), err)

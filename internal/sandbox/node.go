@@ -79,7 +79,8 @@ var ErrNotRunning = errors.New("no such sandbox is running")
 // ErrRunning is returned by Up, Start and Clean when one of that name is.
 var ErrRunning = errors.New("a sandbox of that name is running")
 
-var errNotRoot = errors.New("a sandbox needs root for its network namespaces: run this as root (sudo)")
+// errNotRoot is for programs: people start sandboxes through Start.
+var errNotRoot = errors.New("a node is made by root, of this machine or of namespaces made by EnterNamespaces")
 
 // Up makes the node and waits until it works: agent and Envoy connected, pods
 // ready or, after Config.ReadyTimeout, not (Status says which). ctx bounds the
@@ -96,7 +97,10 @@ func Up(ctx context.Context, c Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockName(c.Name)
+	if err := c.makeStateDir(); err != nil {
+		return nil, err
+	}
+	lock, err := lockName(c)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +229,11 @@ func (n *Node) startProxy(ctx, procCtx context.Context) error {
 	if err := n.awaitProxy(ctx); err != nil {
 		return err
 	}
-	n.cfg.Progress(fmt.Sprintf("agent (pid %d) and Envoy (pid %d) are connected, mode %s", n.AgentPID(), n.EnvoyPID(), n.cfg.Mode))
+	pids := ""
+	if !rootless() { // they are of the sandbox's own counting there
+		pids = fmt.Sprintf(" (pids %d and %d)", n.AgentPID(), n.EnvoyPID())
+	}
+	n.cfg.Progress(fmt.Sprintf("agent and Envoy%s are connected, mode %s", pids, n.cfg.Mode))
 	return nil
 }
 
@@ -407,13 +415,15 @@ func (n *Node) tearDown() error {
 	n.pods.wg.Wait() // the loop may have started one more
 	_, err := cleanLeftovers(n.cfg)
 	n.starter.close()
-	return errors.Join(err, n.lock.release())
+	err = errors.Join(err, n.lock.release())
+	n.cfg.removeStateDir()
+	return err
 }
 
 // removeStateDir removes the directory of all sandboxes with the last one, if it
 // is the sandbox's own.
 func (c Config) removeStateDir() {
-	if c.StateDir == defaultStateDir {
+	if c.StateDir == DefaultStateDir() {
 		_ = os.Remove(c.StateDir) // fails while it holds another
 	}
 }
@@ -421,9 +431,11 @@ func (c Config) removeStateDir() {
 // cleanLeftovers removes processes, namespaces and files of a sandbox and lists
 // what there was.
 func cleanLeftovers(c Config) (removed []string, err error) {
-	namespaces, err := sandboxNetNS(c.Name)
-	if err != nil {
-		return nil, err
+	var namespaces []string
+	if os.Geteuid() == 0 { // an ordinary user's are not among those of the machine
+		if namespaces, err = sandboxNetNS(c.Name); err != nil {
+			return nil, err
+		}
 	}
 	killed, err := killIn(namespaces)
 	if err != nil {

@@ -131,8 +131,14 @@ func (s runSpec) enterMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+	propagation := uintptr(unix.MS_PRIVATE)
+	if rootless() {
+		// The machine's own mounts cannot be detached below, so what is unmounted
+		// there must go here too.
+		propagation = unix.MS_SLAVE
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
+		return fmt.Errorf("keep mounts to the pod: %w", err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -49,8 +49,8 @@ func (s *starter) start(cmd *exec.Cmd) (*child, error) {
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	// A group of its own: a terminal's Ctrl-C is for the sandbox, which ends its
-	// children in order.
-	cmd.SysProcAttr.Setpgid = true
+	// children in order. A session of its own is one, too.
+	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
 	r := startRequest{cmd: cmd, reply: make(chan error, 1)}
 	s.requests <- r
 	if err := <-r.reply; err != nil {

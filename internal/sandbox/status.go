@@ -5,16 +5,19 @@ package sandbox
 // Status is what a person wants to know about a sandbox. All lists are sorted
 // and never null.
 type Status struct {
-	Name         string          `json:"name"`
-	Node         string          `json:"node"`
-	NodeIP       string          `json:"nodeIP"`
-	PID          int             `json:"pid"` // of the process that holds the node
-	Mode         string          `json:"mode"`
-	EgressSource string          `json:"egressSource"`
-	Agent        ProcessStatus   `json:"agent"`
-	Envoy        ProcessStatus   `json:"envoy"`
-	Pods         []PodStatus     `json:"pods"`
-	Services     []ServiceStatus `json:"services"`
+	Name         string `json:"name"`
+	Node         string `json:"node"`
+	NodeIP       string `json:"nodeIP"`
+	PID          int    `json:"pid"` // of the process that holds the node
+	Mode         string `json:"mode"`
+	EgressSource string `json:"egressSource"`
+	// Owner is the ordinary user who has the sandbox in namespaces of its own;
+	// null when it is root's.
+	Owner    *Owner          `json:"owner,omitempty"`
+	Agent    ProcessStatus   `json:"agent"`
+	Envoy    ProcessStatus   `json:"envoy"`
+	Pods     []PodStatus     `json:"pods"`
+	Services []ServiceStatus `json:"services"`
 	// Problems are broken manifests and pods that cannot run; Notes are things
 	// that were read and are not done here.
 	Problems []Problem `json:"problems"`
