@@ -22,6 +22,7 @@ help: ## Print this help
 
 .PHONY: build
 build: ## Build aether-agent and aetherctl into .build/bin
+	@tools/check-go.sh
 	@mkdir -p $(BIN)
 	go build $(GOFLAGS_ALL) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
@@ -34,7 +35,7 @@ deps: ## Install the system packages the tests use (Debian, as root)
 	@tools/install-packages.sh nft:nftables ip:iproute2 wrk:wrk
 
 .PHONY: demo
-demo: build envoy ## Show the main job working on this machine (root, about a minute)
+demo: build envoy ## Show the main job working on this machine (about a minute; needs no root)
 	$(BIN)/aetherctl version
 	go run $(GOFLAGS_ALL) ./test/demo -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/demo.json
 

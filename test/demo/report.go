@@ -33,12 +33,13 @@ type result struct {
 // report collects the results and prints them as they come.
 type report struct {
 	out     io.Writer
+	User    string   `json:"user"` // who ran it
 	Results []result `json:"results"`
 	Holds   bool     `json:"holds"`
 	Seconds float64  `json:"seconds"`
 }
 
-func newReport(out io.Writer) *report { return &report{out: out} }
+func newReport(out io.Writer, user string) *report { return &report{out: out, User: user} }
 
 func (r *report) note(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
@@ -74,7 +75,7 @@ func (r *report) finish(took time.Duration) {
 			holding++
 		}
 	}
-	fmt.Fprintf(r.out, "\n%d of %d claims hold, %.1f s\n", holding, len(r.Results), r.Seconds)
+	fmt.Fprintf(r.out, "\n%d of %d claims hold, %.1f s, as %s\n", holding, len(r.Results), r.Seconds, r.User)
 }
 
 func (r *report) write(path string) error {
