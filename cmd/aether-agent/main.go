@@ -66,7 +66,10 @@ func runAgent(ctx context.Context, o options, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "aether-agent: %v\n", err)
 		return exitUsage
 	}
-	a, err := agent.New(o.config, agent.Deps{Source: agent.Manifests(o.manifestDirs), Log: log})
+	a, err := agent.New(o.config, agent.Deps{
+		Source: agent.Manifests(o.manifestDirs), Log: log,
+		LookAtPod: lookAtPod, ConnectOnly: connectOnly(o.manifestDirs, o.config.Node),
+	})
 	if err != nil {
 		fmt.Fprintf(stderr, "aether-agent: %v\n", err)
 		return exitUsage

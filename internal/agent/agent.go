@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"aether.io/aether/internal/check"
 	"aether.io/aether/internal/daemon"
 	"aether.io/aether/internal/model"
 	"aether.io/aether/internal/plan"
@@ -46,6 +47,15 @@ type Deps struct {
 	CheckNetNS func(path string) error
 	// Scraper reads Envoy's counts.
 	Scraper Scraper
+	// LookAtPod looks into a pod's network namespace, where its rules should be
+	// what its annotations say. Without it a check says that nobody looked.
+	LookAtPod func(netns string, annotations map[string]string) (check.PodSight, error)
+	// ConnectOnly lists what only connects in the pods of this node. Without it a
+	// check says that nobody looked.
+	ConnectOnly func(context.Context) ([]check.ConnectOnly, error)
+	// EnvoyPID returns Envoy's process, whose memory, CPU time and descriptors are
+	// among the metrics. Default: the one that serves the admin socket.
+	EnvoyPID func() (int, error)
 }
 
 // Agent is one node's agent. It runs once.
@@ -81,6 +91,9 @@ func New(c Config, d Deps) (*Agent, error) {
 	}
 	if d.Scraper == nil {
 		d.Scraper = adminScraper(c.AdminSocket())
+	}
+	if d.EnvoyPID == nil {
+		d.EnvoyPID = envoyProcess(c.AdminSocket())
 	}
 	c.Envoy = c.settings()
 	return &Agent{
@@ -201,13 +214,13 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 			Budget: a.cfg.NameBudget, Hold: a.cfg.NoServiceHold, Window: a.cfg.DemandWindow,
 		}, r.names),
 		published: newPublished(),
-		pods:      newPods(r.pods),
+		pods:      newPods(r.pods, r.annotations),
 		envoys:    map[uint64]xds.Stream{},
 		nacks:     map[xds.Key]string{},
 	}
 	l.files = files{
 		demandFile: {name: demandFile, encode: func() []byte { return demand.Encode(l.demand.Remembered()) }},
-		podsFile:   {name: podsFile, encode: func() []byte { return encodePods(l.pods.workloads()) }},
+		podsFile:   {name: podsFile, encode: func() []byte { return encodePods(l.pods.workloads(), l.pods.annotationsOf) }},
 	}
 	for name, why := range r.damaged {
 		l.files[name].damaged = why
@@ -249,14 +262,14 @@ func (a *Agent) listenEarly() (e early, err error) {
 }
 
 func (a *Agent) serveEarly(ctx context.Context, group *errgroup.Group, e early) {
-	group.Go(func() error {
-		return daemon.ServeHTTP(ctx, e.cli, cliHandler{a.mailbox(), a.deps.Scraper}.routes(), a.deps.Log)
-	})
+	metrics := newEnvoyMetrics(a.cfg.AdminSocket(), a.deps.EnvoyPID, a.deps.Registry, a.deps.Log)
+	cli := a.cliRoutes(a.looker(), metrics)
+	group.Go(func() error { return daemon.ServeHTTP(ctx, e.cli, cli, a.deps.Log) })
 	group.Go(func() error {
 		return refuse.New(refuse.Config{Log: a.deps.Log, Registerer: a.deps.Registry}).Serve(ctx, e.refuse)
 	})
 	if e.health != nil {
-		h := daemon.HealthHandler(a.deps.Registry, daemon.Health{Ready: a.isReady})
+		h := a.healthRoutes(metrics)
 		group.Go(func() error { return daemon.ServeHTTP(ctx, e.health, h, a.deps.Log) })
 	}
 }

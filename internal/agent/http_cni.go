@@ -46,7 +46,7 @@ func (h cniHandler) add(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	replies := make(chan podReply, 1)
-	got, err := ask(r.Context(), h.loop, podAdd{workload: wl, reply: replies}, replies)
+	got, err := ask(r.Context(), h.loop, podAdd{workload: wl, annotations: captureAnnotations(p.Annotations), reply: replies}, replies)
 	switch {
 	case err != nil:
 		unavailable(w, err)

@@ -201,6 +201,8 @@ func (l *loop) receive(t *turn, m message) {
 		l.setMode(t, m)
 	case statusQuery:
 		t.done = append(t.done, func() { m.reply <- l.status() })
+	case checkQuery:
+		t.done = append(t.done, func() { m.reply <- l.checkFacts() })
 	case namesQuery:
 		t.done = append(t.done, func() { m.reply <- l.names(m.target) })
 	}

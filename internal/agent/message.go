@@ -27,8 +27,9 @@ type (
 	}
 	// podAdd is a pod to be captured. The reply comes once.
 	podAdd struct {
-		workload model.Workload
-		reply    chan<- podReply
+		workload    model.Workload
+		annotations map[string]string // that say what is captured
+		reply       chan<- podReply
 	}
 	// podDelete is a pod that is gone. A UID that is set and another one's keeps
 	// the pod.

@@ -123,9 +123,11 @@ func (l *loop) finalSaves() {
 
 // restored is what an earlier agent left.
 type restored struct {
-	names   []demand.Name
-	pods    []model.Workload
-	damaged map[string]string // file → where it was set aside, or why it could not be
+	names []demand.Name
+	pods  []model.Workload
+	// annotations of the pods that have some.
+	annotations map[model.Name]map[string]string
+	damaged     map[string]string // file → where it was set aside, or why it could not be
 }
 
 // restore reads the state directory. A file that cannot be used is set aside and
@@ -157,7 +159,9 @@ func restore(dir string, checkNetNS func(string) error, log *slog.Logger) restor
 		return err
 	})
 	read(podsFile, func(b []byte) (err error) {
-		r.pods, err = decodePods(b)
+		if r.pods, err = decodePods(b); err == nil {
+			r.annotations = restoreAnnotations(b)
+		}
 		return err
 	})
 	r.pods = slices.DeleteFunc(r.pods, func(w model.Workload) bool {
@@ -175,8 +179,9 @@ type podsHead struct {
 	Pods    *[]api.Pod `json:"pods"`
 }
 
-// encodePods returns pods.json with these pods, sorted by name.
-func encodePods(ws []model.Workload) []byte {
+// encodePods returns pods.json with these pods and their annotations, sorted by
+// name.
+func encodePods(ws []model.Workload, annotations func(model.Name) map[string]string) []byte {
 	ws = slices.Clone(ws)
 	slices.SortFunc(ws, func(a, b model.Workload) int { return a.Name.Compare(b.Name) })
 	var b bytes.Buffer
@@ -189,6 +194,7 @@ func encodePods(ws []model.Workload) []byte {
 		line, err := json.Marshal(api.Pod{
 			Namespace: w.Name.Namespace, Name: w.Name.Name, UID: w.UID,
 			ServiceAccount: w.ServiceAccount, IP: w.IP.String(), NetNS: w.NetNS,
+			Annotations: annotations(w.Name),
 		})
 		if err != nil {
 			panic(err) // a struct of strings

@@ -31,7 +31,7 @@ func genPods(t *rapid.T) []model.Workload {
 func TestPodRecordsSurvive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ws := genPods(t)
-		got, err := decodePods(encodePods(ws))
+		got, err := decodePods(encodePods(ws, noAnnotations))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,10 +47,10 @@ func TestPodRecordsSurvive(t *testing.T) {
 // A write that was cut short anywhere loads whole or is refused whole.
 func TestEveryPrefixOfPodRecordsLoadsWholeOrNotAtAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		data := encodePods(genPods(t))
+		data := encodePods(genPods(t), noAnnotations)
 		for n := range len(data) {
 			got, err := decodePods(data[:n])
-			if err == nil && string(encodePods(got)) != string(data) {
+			if err == nil && string(encodePods(got, noAnnotations)) != string(data) {
 				t.Fatalf("prefix of %d bytes half loads: %v", n, got)
 			}
 			if err != nil && got != nil {
@@ -74,5 +74,28 @@ func TestPodRecordsThatAreRefused(t *testing.T) {
 		if _, err := decodePods([]byte(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.data, err, c.want)
 		}
+	}
+}
+
+func noAnnotations(model.Name) map[string]string { return nil }
+
+// Annotations that say what is captured are kept with the pod, and no others.
+func TestAnnotationsAreKept(t *testing.T) {
+	name := model.Name{Namespace: "shop", Name: "web"}
+	kept := captureAnnotations(map[string]string{
+		"capture.aether.io/redirect-all": "false", "capture.aether.io/": "x", "example.org/owner": "jo",
+	})
+	w := model.Workload{Name: name, ServiceAccount: "web", IP: netip.MustParseAddr("10.244.0.2"), NetNS: "/run/netns/web"}
+	data := encodePods([]model.Workload{w}, func(model.Name) map[string]string { return kept })
+	got := restoreAnnotations(data)
+	want := map[model.Name]map[string]string{name: {"capture.aether.io/redirect-all": "false"}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("annotations (-want +got):\n%s", d)
+	}
+	if ws, err := decodePods(data); err != nil || len(ws) != 1 || ws[0] != w {
+		t.Errorf("the pods are %v, %v", ws, err)
+	}
+	if captureAnnotations(map[string]string{"example.org/owner": "jo"}) != nil {
+		t.Error("annotations that say nothing of capture are kept")
 	}
 }

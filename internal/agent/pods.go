@@ -4,6 +4,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -36,9 +37,11 @@ type pods struct {
 
 type pod struct {
 	workload model.Workload
-	listener string
-	nack     string
-	saved    uint64 // sequence number of the write that holds the pod
+	// annotations say what its rules capture; the agent makes none by them.
+	annotations map[string]string
+	listener    string
+	nack        string
+	saved       uint64 // sequence number of the write that holds the pod
 }
 
 // podWait is a pod whose callers wait for its listener.
@@ -54,10 +57,10 @@ type podReply struct {
 	conflict string
 }
 
-func newPods(restored []model.Workload) pods {
+func newPods(restored []model.Workload, annotations map[model.Name]map[string]string) pods {
 	p := pods{byName: map[model.Name]*pod{}, waiting: map[model.Name]*podWait{}}
 	for _, w := range restored {
-		p.byName[w.Name] = &pod{workload: w, listener: listenerPending}
+		p.byName[w.Name] = &pod{workload: w, annotations: annotations[w.Name], listener: listenerPending}
 	}
 	return p
 }
@@ -94,8 +97,8 @@ func (l *loop) addPod(t *turn, m podAdd) {
 		}
 	}
 	x := l.pods.byName[w.Name]
-	if old := x; old == nil || old.workload != w {
-		x = &pod{workload: w, listener: listenerPending}
+	if old := x; old == nil || old.workload != w || !maps.Equal(old.annotations, m.annotations) {
+		x = &pod{workload: w, annotations: m.annotations, listener: listenerPending}
 		if old != nil && l.sameListener(old.workload, w) {
 			x.listener, x.nack = old.listener, old.nack // Envoy is sent nothing
 		}

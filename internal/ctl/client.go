@@ -162,6 +162,10 @@ func (a *agentClient) call(ctx context.Context, method, path string, body, reply
 	if resp.StatusCode/100 != 2 {
 		return a.refused(what, resp, b)
 	}
+	if text, ok := reply.(*plainText); ok {
+		*text = plainText(b)
+		return nil
+	}
 	if err := json.Unmarshal(b, reply); err != nil {
 		return failed(program+" version", "%s: decode the reply (is it of another version?): %w", what, err)
 	}
