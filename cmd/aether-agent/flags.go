@@ -38,6 +38,7 @@ type options struct {
 const usage = `Usage:
   aether-agent [flags]             run the agent until SIGTERM or SIGINT
   aether-agent bootstrap [flags]   print Envoy's bootstrap for this node
+  aether-agent proxy [flags]       run this node's Envoy: see aether-agent proxy --help
   aether-agent version             print the version
 
 Flags:

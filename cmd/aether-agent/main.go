@@ -5,6 +5,7 @@
 //
 //	aether-agent [flags]             run the agent until SIGTERM or SIGINT
 //	aether-agent bootstrap [flags]   print Envoy's bootstrap for this node
+//	aether-agent proxy [flags]       run the node's Envoy until SIGTERM or SIGINT
 //	aether-agent version             print the version
 //
 // It exits 0 when it was told to stop, 1 when it could not go on, and 2 for a
@@ -33,6 +34,9 @@ func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stder
 
 // run is the command. It returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == commandProxy {
+		return runProxy(ctx, args[1:], stderr)
+	}
 	o, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

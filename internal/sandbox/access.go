@@ -185,12 +185,13 @@ func (n *Node) Paths() Paths {
 
 // Status returns the current state.
 func (n *Node) Status() Status {
+	envoy := n.envoyStatus()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	st := Status{
 		Name: n.cfg.Name, Node: n.cfg.Node, NodeIP: n.nodeIP.String(), PID: os.Getpid(),
 		Mode: n.settings.Mode, EgressSource: n.settings.EgressSource,
-		Agent: processStatus(n.agent), Envoy: processStatus(n.envoy),
+		Agent: processStatus(n.agent), Envoy: envoy,
 		Pods: []PodStatus{}, Services: serviceStatus(n.services, n.vips),
 		Problems: append([]Problem{}, n.problems...), Notes: append([]string{}, n.notes...),
 		Paths: n.Paths(),

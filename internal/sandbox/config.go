@@ -56,6 +56,10 @@ type Config struct {
 	// AgentArgs and EnvoyArgs are added to the command lines.
 	AgentArgs []string `json:"agentArgs,omitempty"`
 	EnvoyArgs []string `json:"envoyArgs,omitempty"`
+	// EnvoyDrainTime and EnvoyShutdownTime are aether-agent proxy's --drain-time
+	// and --shutdown-time; 0 leaves its defaults.
+	EnvoyDrainTime    time.Duration `json:"envoyDrainTime,omitempty"`
+	EnvoyShutdownTime time.Duration `json:"envoyShutdownTime,omitempty"`
 	// NoProxy leaves out agent, Envoy and capture: pods, slices and VIPs only.
 	NoProxy bool `json:"noProxy,omitempty"`
 	// ReadyTimeout bounds how long Up waits for pods to become ready, default

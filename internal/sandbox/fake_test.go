@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"testing"
 
 	"aether.io/aether/internal/agent/api"
+	"aether.io/aether/internal/proxy"
 )
 
 // The test binary, called by these names, stands for agent and Envoy: it keeps
@@ -27,6 +29,8 @@ const (
 	fakeAgentName = "fake-agent"
 	fakeEnvoyName = "fake-envoy"
 )
+
+const fakeHotRestart = "11.104"
 
 // fakes links the test binary under both names.
 func fakes(t *testing.T) func(*Config) {
@@ -88,7 +92,37 @@ func fakeFlags(args []string) (c fakeConfig, err error) {
 	return c, err
 }
 
+// fakeProxy is the real supervisor, of the fake Envoy.
+func fakeProxy(args []string) error {
+	c := proxy.Config{
+		DrainTime: proxy.DefaultDrainTime, ShutdownTime: proxy.DefaultShutdownTime, StartTimeout: proxy.DefaultStartTimeout,
+	}
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, c.Args = args[:i], args[i+1:]
+	}
+	fs := flag.NewFlagSet("proxy", flag.ContinueOnError)
+	fs.StringVar(&c.RunDir, "run-dir", "", "")
+	fs.StringVar(&c.Envoy, "envoy", "", "")
+	fs.StringVar(&c.Bootstrap, "bootstrap", "", "")
+	fs.StringVar(&c.LogLevel, "envoy-log-level", "", "")
+	fs.IntVar(&c.Concurrency, "concurrency", 0, "")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	s, err := proxy.New(c, log, os.Stderr)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}
+
 func fakeAgent(args []string) error {
+	if len(args) > 0 && args[0] == "proxy" {
+		return fakeProxy(args[1:])
+	}
 	if len(args) > 0 && args[0] == "bootstrap" {
 		c, err := fakeFlags(slices.DeleteFunc(args[1:], func(s string) bool { return s == "--broken" }))
 		c.Mode = "" // what Envoy starts with does not depend on it
@@ -132,6 +166,13 @@ func fakeEnvoy(args []string) error {
 		fmt.Println("fake-envoy  version: 0/1.40.0/Clean/RELEASE/BoringSSL")
 		return nil
 	}
+	if args[0] == "--hot-restart-version" {
+		fmt.Println(fakeHotRestart)
+		return nil
+	}
+	if slices.Contains(args, "validate") {
+		return nil
+	}
 	i := slices.Index(args, "-c")
 	b, err := os.ReadFile(args[i+1])
 	if err != nil {
@@ -142,6 +183,12 @@ func fakeEnvoy(args []string) error {
 		return err
 	}
 	mux := http.NewServeMux()
+	flagOf := func(name string) string { return args[slices.Index(args, name)+1] }
+	mux.HandleFunc("GET /server_info", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"version":"0/1.40.0/x","state":"LIVE","hot_restart_version":%q,"command_line_options":{"base_id":%q,"restart_epoch":%s}}`,
+			fakeHotRestart, flagOf("--base-id"), flagOf("--restart-epoch"))
+	})
+	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"stats":[{"value":1}]}`) })
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
 		var l syscall.Rlimit
 		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l)
@@ -159,6 +206,7 @@ func fakeServe(h http.Handler, sockets ...string) error {
 		if err != nil {
 			return err
 		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false) // it may be another one's by then
 		go func() { _ = http.Serve(l, h) }()
 		defer l.Close()
 	}

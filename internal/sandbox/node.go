@@ -38,6 +38,7 @@ type Node struct {
 	proxyReady   chan struct{}
 	cni          *unixClient
 	agentAPI     *unixClient
+	proxyAPI     *unixClient
 	pods         *podGroup
 	outside      *outsideWorld
 
@@ -131,6 +132,7 @@ func newNode(c Config, lock *nameLock) *Node {
 	n.files = generatedFiles{dir: n.paths.generated(), content: map[string]string{}}
 	n.cni = newUnixClient(n.paths.run("cni.sock"))
 	n.agentAPI = newUnixClient(n.paths.run("agent.sock"))
+	n.proxyAPI = newUnixClient(n.paths.run("proxy.sock"))
 	n.outside = &outsideWorld{node: n, count: map[netip.Addr]int{}}
 	return n
 }
@@ -221,7 +223,7 @@ func chooseNodeIP(c Config, nodes []*corev1.Node) netip.Addr {
 
 func (n *Node) startProxy(ctx, procCtx context.Context) error {
 	n.agent = newSupervised("agent", n.starter, n.log, n.paths.log("agent.log"), n.agentCommand, n.kick)
-	n.envoy = newSupervised("envoy", n.starter, n.log, n.paths.log("envoy.log"), n.envoyCommand, n.kick)
+	n.envoy = newSupervised("envoy", n.starter, n.log, n.paths.log("envoy.log"), n.proxyCommand, n.kick)
 	n.procs.Go(func() { n.agent.run(procCtx) })
 	n.procs.Go(func() { n.envoy.run(procCtx) })
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.StartTimeout)

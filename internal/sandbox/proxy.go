@@ -50,24 +50,6 @@ func (n *Node) agentCommand(context.Context) (*exec.Cmd, error) {
 	return n.inNode().command(n.cfg.SelfPath, append([]string{n.cfg.AgentPath}, n.agentFlags()...))
 }
 
-// envoyCommand sees to Envoy's bootstrap and builds its command line. Hot restart
-// is off: a new Envoy starts when the old one has ended.
-func (n *Node) envoyCommand(ctx context.Context) (*exec.Cmd, error) {
-	if _, err := n.renewBootstrap(ctx); err != nil {
-		return nil, err
-	}
-	argv := append([]string{
-		n.cfg.EnvoyPath, "-c", n.paths.bootstrap(),
-		"--concurrency", strconv.Itoa(n.cfg.EnvoyConcurrency),
-		"--log-level", n.cfg.EnvoyLogLevel,
-		// Envoy calls the IP matcher work in progress at every listener update.
-		"--component-log-level", "misc:error",
-		"--file-flush-interval-msec", "100",
-		"--disable-hot-restart",
-	}, n.cfg.EnvoyArgs...)
-	return n.inNode().command(n.cfg.SelfPath, argv)
-}
-
 // renewBootstrap asks the agent's binary for Envoy's bootstrap, unless that was
 // done for these settings already, and reports whether it is another one than
 // before.
@@ -130,9 +112,9 @@ func (n *Node) awaitProxy(ctx context.Context) error {
 			close(n.proxyReady)
 			return nil
 		}
-		for _, s := range []*supervised{n.agent, n.envoy} {
-			if p := s.status(); p.Restarts >= earlyDeaths {
-				return fmt.Errorf("%s does not stay up: %s%s", s.name, p.LastExit, n.logTail(s.name))
+		for _, p := range []earlyDeath{n.agent.early(), n.earlyEnvoy(ctx)} {
+			if p.deaths >= earlyDeaths {
+				return fmt.Errorf("%s does not stay up: %s%s", p.name, p.exit, n.logTail(p.name))
 			}
 		}
 		if err := pause(ctx); err != nil {
@@ -195,9 +177,6 @@ func (n *Node) logTail(name string) string {
 // AgentPID returns the agent's process id, 0 while it is not running.
 func (n *Node) AgentPID() int { return n.processPID(n.agent) }
 
-// EnvoyPID returns Envoy's process id, 0 while it is not running.
-func (n *Node) EnvoyPID() int { return n.processPID(n.envoy) }
-
 func (n *Node) processPID(s *supervised) int {
 	if s == nil {
 		return 0
@@ -209,9 +188,6 @@ var errNoProxy = errors.New("this sandbox has no agent and no Envoy")
 
 // KillAgent kills the agent with SIGKILL; it is started again.
 func (n *Node) KillAgent() error { return n.killProcess(n.agent) }
-
-// KillEnvoy kills Envoy with SIGKILL; it is started again.
-func (n *Node) KillEnvoy() error { return n.killProcess(n.envoy) }
 
 func (n *Node) killProcess(s *supervised) error {
 	if s == nil {
@@ -246,8 +222,8 @@ type AgentSettings struct {
 }
 
 // RestartAgent stops the agent and starts it with other settings, and returns
-// when it answers and Envoy is connected. Envoy is restarted too when its
-// bootstrap changes with them.
+// when it answers and Envoy is connected. When Envoy's bootstrap changes with them
+// Envoy is hot restarted, without waiting for one that still drains.
 func (n *Node) RestartAgent(ctx context.Context, s AgentSettings) error {
 	if n.agent == nil {
 		return errNoProxy
@@ -267,15 +243,15 @@ func (n *Node) RestartAgent(ctx context.Context, s AgentSettings) error {
 	if err != nil {
 		return err
 	}
-	if changed {
-		if err := n.envoy.set(ctx, false); err != nil {
-			return err
-		}
-		if err := n.envoy.set(ctx, true); err != nil {
-			return err
-		}
+	if err := n.StartAgent(ctx); err != nil || !changed {
+		return err
 	}
-	return n.StartAgent(ctx)
+	// A new Envoy gets its configuration from the agent.
+	_, err = n.askRestart(ctx, api.ProxyRestartRequest{Reason: "the agent's settings changed Envoy's bootstrap", Now: true})
+	if err != nil {
+		return err
+	}
+	return n.awaitAgent(ctx)
 }
 
 // AdminGet asks Envoy's admin interface, e.g. "/stats?usedonly".

@@ -248,3 +248,16 @@ func (s *supervised) status() ProcessStatus {
 	}
 	return p
 }
+
+// early is what awaitProxy wants to know of a process.
+func (s *supervised) early() earlyDeath {
+	p := s.status()
+	return earlyDeath{s.name, p.Restarts, p.LastExit}
+}
+
+// earlyDeath says how often a process ended before it had worked once.
+type earlyDeath struct {
+	name   string
+	deaths int
+	exit   string
+}

@@ -103,6 +103,10 @@ var rooms = map[string]room{
 		foreign: []string{envoyAPI, protobuf, promPkg, "golang.org/x/sync/", "golang.org/x/time/", "golang.org/x/sys/unix"},
 		reason:  "the one loop joins core and shell",
 	},
+	"internal/proxy": {
+		ours:   []string{"internal/agent/api", "internal/daemon"},
+		reason: "the supervisor of Envoy knows processes and files, nothing of Services or pods",
+	},
 	"internal/sandbox": {
 		ours: []string{
 			"internal/agent/api", "internal/capture", "internal/manifest", "internal/convert", "internal/model",
@@ -131,7 +135,7 @@ var rooms = map[string]room{
 	},
 	"cmd/aether-agent": {
 		ours: []string{
-			"internal/agent", "internal/daemon", "internal/manifest", "internal/envoy", "internal/plan",
+			"internal/agent", "internal/daemon", "internal/manifest", "internal/envoy", "internal/plan", "internal/proxy",
 			"internal/capture", "internal/check",
 		},
 		foreign: []string{promPkg},
