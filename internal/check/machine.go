@@ -221,7 +221,8 @@ func older(release string) bool {
 	if err != nil {
 		return true
 	}
-	minor, err := strconv.Atoi(strings.TrimRightFunc(parts[1], func(r rune) bool { return r < '0' || r > '9' }))
+	digits := strings.IndexFunc(parts[1]+" ", func(r rune) bool { return r < '0' || r > '9' })
+	minor, err := strconv.Atoi(parts[1][:digits])
 	return err != nil || major < kernelMajor || major == kernelMajor && minor < kernelMinor
 }
 
