@@ -16,6 +16,7 @@ type entry struct {
 	offer blob // what is offered: want, good, or none when withdrawn
 	good  blob // what an Envoy accepted last; none if nobody ever did
 	nack  rejection
+	named bool // Resource.Named
 }
 
 // ledger keeps, for each published name, what is wanted, what is offered and
@@ -38,6 +39,13 @@ func (l ledger) publish(k Key, b blob) (changed bool) {
 		e.nack = rejection{} // back to what Envoy has accepted
 	}
 	return e.show(b)
+}
+
+// restrict says whether a published name is part of all there is.
+func (l ledger) restrict(k Key, named bool) (changed bool) {
+	changed = l[k].named != named
+	l[k].named = named
+	return changed
 }
 
 // remove forgets a name and all that was said about it. That is a change even if

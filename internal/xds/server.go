@@ -75,6 +75,7 @@ func New(cfg Config) *Server {
 func (s *Server) Publish(u Update) error {
 	var errs []error
 	blobs := make(map[Key]blob, len(u.Set))
+	named := map[Key]bool{}
 	for _, r := range u.Set {
 		k, err := r.key()
 		if err != nil {
@@ -86,7 +87,7 @@ func (s *Server) Publish(u Update) error {
 			errs = append(errs, fmt.Errorf("publish %s %q: %w", k.Type, k.Name, err))
 			continue
 		}
-		blobs[k] = b
+		blobs[k], named[k] = b, r.Named
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +96,8 @@ func (s *Server) Publish(u Update) error {
 	}
 	set := changes{}
 	for k, b := range blobs {
-		set.note(k, s.ledger.publish(k, b))
+		changed := s.ledger.publish(k, b)
+		set.note(k, s.ledger.restrict(k, named[k]) || changed)
 	}
 	for _, t := range offerOrder {
 		s.offer(t, set[t])

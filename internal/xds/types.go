@@ -53,6 +53,10 @@ type Resource struct {
 	Type    Type
 	Name    string
 	Message proto.Message
+	// Named keeps the resource to Envoys that ask for it by name, or list it: it is
+	// no part of all there is. So an Envoy that has just started does not get what
+	// another one alone has asked for.
+	Named bool
 }
 
 // Update is a set of changes that belong together. A key that is both set and

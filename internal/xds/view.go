@@ -164,6 +164,16 @@ func (v *view) wants(name string) bool {
 	return ok
 }
 
+// entitled reports whether Envoy gets what is offered under a name that it wants.
+func (v *view) entitled(e *entry, name string) bool {
+	if !e.named {
+		return true
+	}
+	_, asked := v.names[name]
+	_, listed := v.listed[name]
+	return asked || listed
+}
+
 // held reports whether name must not be sent now: it is in flight, it rests after
 // that, or the guilty are being searched for among others.
 func (v *view) held(name string) bool {
@@ -202,7 +212,7 @@ func (v *view) next(t Type, l ledger) (f flight, replaced []string) {
 		version, has := v.has[name]
 		_, listed := v.listed[name]
 		switch {
-		case e != nil && !e.offer.none():
+		case e != nil && !e.offer.none() && v.entitled(e, name):
 			if has && version == e.offer.version {
 				continue
 			}
