@@ -100,7 +100,7 @@ func EnterNamespaces(args []string) (entered bool, code int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	signals := handedOn()
+	signals := catchEnd()
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		return false, 0, explainRefusal(os.DirFS("/"), err)
@@ -121,12 +121,8 @@ func EnterNamespaces(args []string) (entered bool, code int, err error) {
 	return true, exitCode(err), nil
 }
 
-// handedOn are the signals that ask for the end.
-func handedOn() chan os.Signal {
-	c := make(chan os.Signal, 4)
-	signal.Notify(c, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	return c
-}
+// catchEnd catches the signals that ask for the end.
+func catchEnd() chan os.Signal { return catch(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) }
 
 // enterMain is the hidden program argEnter: `SPEC [COMMAND ARG…]`.
 func enterMain(args []string) int {
@@ -138,7 +134,7 @@ func enterMain(args []string) int {
 	if len(args) < 1 || json.Unmarshal([]byte(args[0]), &s) != nil {
 		return fail(errors.New("sandbox: this command is not for people"))
 	}
-	signals := handedOn()
+	signals := catchEnd()
 	if err := makeSurroundings(s.Record); err != nil {
 		return fail(err)
 	}

@@ -36,13 +36,18 @@ func execThrough(ctx context.Context, socket string, r execRequest, s Stdio) (in
 		return 0, err
 	}
 	defer files.finish()
+	var signals chan os.Signal
+	if interactive {
+		signals = catch(os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP)
+		defer signal.Stop(signals)
+	}
 	if err := call.send(r, files.theirs); err != nil {
 		return 0, err
 	}
 	files.handedOver()
 	if interactive {
 		// The command is not in the terminal's foreground, but this process is.
-		defer call.handOn(os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP)()
+		defer call.handOn(signals)()
 		return call.result()
 	}
 	defer context.AfterFunc(ctx, func() { call.signal(syscall.SIGKILL) })()
@@ -84,20 +89,26 @@ func (c *execCall) signal(s syscall.Signal) {
 	_ = c.out.Encode(execSignal{Signal: s})
 }
 
-// handOn gives signals of this process to the command until the returned
-// function is called.
-func (c *execCall) handOn(which ...os.Signal) (stop func()) {
-	return onSignals(func(s os.Signal) {
+// catch has signals of this process sent to the channel.
+func catch(which ...os.Signal) chan os.Signal {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, which...)
+	return signals
+}
+
+// handOn gives caught signals to the command until the returned function is
+// called.
+func (c *execCall) handOn(signals chan os.Signal) (stop func()) {
+	return onSignals(signals, func(s os.Signal) {
 		if n, ok := s.(syscall.Signal); ok {
 			c.signal(n)
 		}
-	}, which...)
+	})
 }
 
-// onSignals calls f for each until the returned function is called.
-func onSignals(f func(os.Signal), which ...os.Signal) (stop func()) {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, which...)
+// onSignals calls f for each caught signal until the returned function is
+// called.
+func onSignals(signals chan os.Signal, f func(os.Signal)) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if handled, code := fakeMain(os.Args); handled {
 		os.Exit(code)
 	}
+	if len(os.Args) == 3 && os.Args[1] == argForbid {
+		os.Exit(forbidMain(os.Args[2]))
+	}
 	goleak.VerifyTestMain(m)
 }
 

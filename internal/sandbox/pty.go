@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -70,6 +71,11 @@ func (c *execCall) onTerminal(r execRequest, s Stdio) (int, error) {
 		files[2] = more.theirs[2]
 		defer more.finish()
 	}
+	resized := catch(unix.SIGWINCH)
+	defer signal.Stop(resized)
+	// What is typed comes as bytes; these come from other processes.
+	signals := catch(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
 	err = c.send(r, files)
 	theirs.Close()
 	if more != nil {
@@ -83,9 +89,8 @@ func (c *execCall) onTerminal(r execRequest, s Stdio) (int, error) {
 		return 0, err
 	}
 	defer restore()
-	defer onSignals(resize, unix.SIGWINCH)()
-	// What is typed comes as bytes; these come from other processes.
-	defer c.handOn(syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)()
+	defer onSignals(resized, resize)()
+	defer c.handOn(signals)()
 	stopTyping := typeInto(ours, in)
 	defer stopTyping()
 	shown := make(chan struct{})
