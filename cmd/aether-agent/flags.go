@@ -79,6 +79,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	o.config.Envoy.PodConnectionLimit = uint32(*limit)
 	o.bootstrap.NodeID = o.config.Node
 	o.bootstrap.XDSSocket = o.config.XDSSocket()
+	o.bootstrap.RecordSocket = o.config.RecordSocket()
 	o.bootstrap.AdminSocket = o.config.AdminSocket()
 	return o, o.check()
 }

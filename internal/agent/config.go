@@ -26,6 +26,7 @@ const (
 // Names of the sockets and the lock in the run directory.
 const (
 	xdsSocket    = "xds.sock"
+	recordSocket = "als.sock"
 	refuseSocket = "refuse.sock"
 	cniSocket    = "cni.sock"
 	agentSocket  = "agent.sock"
@@ -136,8 +137,12 @@ func (c Config) settings() envoy.Settings {
 
 func (c Config) run(name string) string { return filepath.Join(c.RunDir, name) }
 
-// XDSSocket and AdminSocket return the paths that Envoy's bootstrap needs.
+// XDSSocket, RecordSocket and AdminSocket return the paths that Envoy's bootstrap
+// needs.
 func (c Config) XDSSocket() string { return c.run(xdsSocket) }
+
+// RecordSocket returns where Envoy sends its connection records.
+func (c Config) RecordSocket() string { return c.run(recordSocket) }
 
 // AdminSocket returns where Envoy is to make its admin socket.
 func (c Config) AdminSocket() string { return c.run(adminSocket) }

@@ -158,7 +158,7 @@ func (s *scenario) startEnvoy(t *testing.T) {
 	t.Helper()
 	c := s.agent.cfg
 	b, err := envoy.Bootstrap(envoy.BootstrapSettings{
-		NodeID: c.Node, XDSSocket: c.XDSSocket(), AdminSocket: c.AdminSocket(), DescriptorLimit: 4096,
+		NodeID: c.Node, XDSSocket: c.XDSSocket(), RecordSocket: c.RecordSocket(), AdminSocket: c.AdminSocket(), DescriptorLimit: 4096,
 	})
 	if err != nil {
 		t.Fatal(err)

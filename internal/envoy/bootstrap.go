@@ -46,9 +46,10 @@ type BootstrapSettings struct {
 	NodeID string
 	// Cluster is the service cluster this Envoy says it is of. Default "aether".
 	Cluster string
-	// XDSSocket and AdminSocket are absolute paths of Unix sockets: the agent's
-	// xDS server, and the one Envoy makes for its admin interface, mode 0600.
-	XDSSocket, AdminSocket string
+	// XDSSocket, RecordSocket and AdminSocket are absolute paths of Unix sockets:
+	// the agent's xDS server, its server of connection records, and the one Envoy
+	// makes for its admin interface, mode 0600.
+	XDSSocket, RecordSocket, AdminSocket string
 	// DescriptorLimit is the RLIMIT_NOFILE Envoy will run with, at least 256.
 	// Envoy 1.40 crashes when socket(2) returns EMFILE, so it accepts fewer
 	// downstream connections than a third of it: a connection holds one
@@ -65,7 +66,8 @@ func (b BootstrapSettings) Validate() error {
 	if b.NodeID == "" {
 		errs = append(errs, errors.New("node id is empty"))
 	}
-	errs = append(errs, checkSocket("xds socket", b.XDSSocket), checkSocket("admin socket", b.AdminSocket))
+	errs = append(errs, checkSocket("xds socket", b.XDSSocket), checkSocket("record socket", b.RecordSocket),
+		checkSocket("admin socket", b.AdminSocket))
 	if b.DescriptorLimit < minDescriptors {
 		errs = append(errs, fmt.Errorf("descriptor limit %d: want at least %d", b.DescriptorLimit, minDescriptors))
 	}
@@ -114,7 +116,7 @@ func bootstrap(b BootstrapSettings) *bootstrapv3.Bootstrap {
 			IgnoreGlobalConnLimit: true,
 		},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
-			Clusters: []*clusterv3.Cluster{xdsCluster(b.XDSSocket)},
+			Clusters: []*clusterv3.Cluster{socketCluster(XDSCluster, b.XDSSocket), recordCluster(b.RecordSocket)},
 		},
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
 			AdsConfig: adsStream(),
@@ -148,7 +150,8 @@ func adsStream() *corev3.ApiConfigSource {
 	}
 }
 
-func xdsCluster(socket string) *clusterv3.Cluster {
+// socketCluster is a gRPC server of the agent's on a Unix socket.
+func socketCluster(name, socket string) *clusterv3.Cluster {
 	options := &httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -164,14 +167,14 @@ func xdsCluster(socket string) *clusterv3.Cluster {
 		},
 	}
 	return &clusterv3.Cluster{
-		Name:                 XDSCluster,
+		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       duration(connectTimeout),
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{
 			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(options),
 		},
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{
-			ClusterName: XDSCluster,
+			ClusterName: name,
 			Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: pipeAddress(socket)}},
 			}}}},

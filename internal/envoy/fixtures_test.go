@@ -84,7 +84,7 @@ func nodeSettings() Settings {
 
 func testBootstrap() BootstrapSettings {
 	return BootstrapSettings{
-		NodeID: "n1", XDSSocket: "/run/aether/xds.sock", AdminSocket: "/run/aether/envoy-admin.sock",
+		NodeID: "n1", XDSSocket: "/run/aether/xds.sock", RecordSocket: "/run/aether/als.sock", AdminSocket: "/run/aether/envoy-admin.sock",
 		DescriptorLimit: 65_536, AccessLogSuccessPercent: 1,
 	}
 }

@@ -110,7 +110,7 @@ func newLab(t *testing.T, source EgressSource, pods ...string) *lab {
 		clusters:    cache.NewLinearCache(resource.ClusterType),
 		assignments: cache.NewLinearCache(resource.EndpointType),
 		boot: BootstrapSettings{
-			NodeID: "n1", XDSSocket: filepath.Join(dir, "xds.sock"), AdminSocket: filepath.Join(dir, "admin.sock"),
+			NodeID: "n1", XDSSocket: filepath.Join(dir, "xds.sock"), RecordSocket: filepath.Join(dir, "als.sock"), AdminSocket: filepath.Join(dir, "admin.sock"),
 			DescriptorLimit: 65536, AccessLogSuccessPercent: 100,
 		},
 	}

@@ -133,13 +133,13 @@ func filterChains(w model.Workload, s Settings) []*listenerv3.FilterChain {
 		constant(stateIdentity, factoryHashable, SPIFFEID(s.TrustDomain, w.Name.Namespace, w.ServiceAccount)),
 	}
 	leave := func(name, cluster string) *listenerv3.FilterChain {
-		return chain(name, s, proxyFilter(tcpProxy(name, cluster)))
+		return chain(name, s, proxyFilter(reportOpen(tcpProxy(name, cluster), s)))
 	}
 	if s.EgressSource == PodSource {
 		from := constant(stateNetNS, factoryString, w.NetNS)
 		ask = append(ask, from)
 		leave = func(name, cluster string) *listenerv3.FilterChain {
-			return chain(name, s, connectionState(from), proxyFilter(tcpProxy(name, cluster)))
+			return chain(name, s, connectionState(from), proxyFilter(reportOpen(tcpProxy(name, cluster), s)))
 		}
 	}
 	onDemand := tcpProxy(ChainService, NotProxiedCluster)
@@ -148,7 +148,7 @@ func filterChains(w model.Workload, s Settings) []*listenerv3.FilterChain {
 	}}
 	onDemand.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{OdcdsConfig: ads(0), Timeout: duration(onDemandTimeout)}
 	return []*listenerv3.FilterChain{
-		chain(ChainService, s, connectionState(ask...), proxyFilter(onDemand)),
+		chain(ChainService, s, connectionState(ask...), proxyFilter(reportOpen(onDemand, s))),
 		leave(ChainServicePassthrough, RangePassthroughCluster),
 		leave(ChainPassthrough, PassthroughCluster),
 		// No limit here: the refuser ends such a connection within its delay.
@@ -184,7 +184,7 @@ func networkFilter(name string, m proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(m)}}
 }
 
-// accessLogs returns the log and the counters of a pod's connections.
+// accessLogs returns the log, the records and the counters of a pod's connections.
 func accessLogs(w model.Workload, s Settings) []*accesslogv3.AccessLog {
-	return append([]*accesslogv3.AccessLog{connectionLog(w, s)}, counters(w)...)
+	return append([]*accesslogv3.AccessLog{connectionLog(w, s), endRecords()}, counters(w)...)
 }

@@ -82,8 +82,8 @@ const RuntimeSuccessPercent = "aether.access_log.success_percent"
 
 // connectionLog writes the L4 access log. It belongs to the listener, not to its
 // chains: one logger serves them all, and connections that reach no chain are
-// logged too. What has a response flag is always written: every refusal and
-// failure, save a refused connection that the client reset first and one beyond
+// logged too. What has a response flag is written up to Settings.AccessLogFaultRate
+// a second, and beyond it by the share: every refusal and failure, save a refused connection that the client reset first and one beyond
 // the pod's limit, which are counted like all but logged by the share.
 func connectionLog(w model.Workload, s Settings) *accesslogv3.AccessLog {
 	constants := map[string]string{
@@ -111,9 +111,6 @@ func connectionLog(w model.Workload, s Settings) *accesslogv3.AccessLog {
 }
 
 func flaggedOrSampled() *accesslogv3.AccessLogFilter {
-	flagged := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{},
-	}}
 	sampled := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{
 		RuntimeFilter: &accesslogv3.RuntimeFilter{
 			RuntimeKey:               RuntimeSuccessPercent,
@@ -121,7 +118,5 @@ func flaggedOrSampled() *accesslogv3.AccessLogFilter {
 			UseIndependentRandomness: true,
 		},
 	}}
-	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_OrFilter{
-		OrFilter: &accesslogv3.OrFilter{Filters: []*accesslogv3.AccessLogFilter{flagged, sampled}},
-	}}
+	return anyOf(allOf(flagged(), rated(bucketLogFaults)), sampled)
 }

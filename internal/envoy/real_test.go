@@ -101,6 +101,13 @@ func reset(c *net.TCPConn) {
 
 // startServing starts a lab with one pod and the Services that these tests dial.
 func startServing(t *testing.T, source EgressSource) *lab {
+	l := newServing(t, source)
+	l.start(testCapture())
+	return l
+}
+
+// newServing is startServing before the start.
+func newServing(t *testing.T, source EgressSource) *lab {
 	l := newLab(t, source, "a")
 	l.stopRefuser = l.refuse()
 	for port, handle := range map[string]func(*net.TCPConn){":80": echo, ":81": banner, ":82": afterEnd, ":83": reset} {
@@ -121,7 +128,6 @@ func startServing(t *testing.T, source EgressSource) *lab {
 		l.answer(a)
 	}
 	l.set(Resources{Cluster: EmptyCluster(netip.MustParseAddrPort("10.96.9.10:80"))})
-	l.start(testCapture())
 	return l
 }
 

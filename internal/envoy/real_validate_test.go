@@ -92,7 +92,7 @@ func editScopes(t *testing.T, l *listenerv3.Listener, edit func(*typev3.Scope)) 
 
 // Bounds of what one more thing costs Envoy with two workers, in KiB of allocated memory.
 const (
-	maxListenerKiB = 75
+	maxListenerKiB = 88
 	maxServiceKiB  = 55 // three endpoints
 	maxRingKiB     = 85 // three endpoints, ClientIP affinity
 	maxRefusedKiB  = 31

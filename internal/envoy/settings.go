@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // EgressSource says whose address a captured connection has when it leaves Envoy.
@@ -23,6 +24,9 @@ const (
 const (
 	DefaultTrustDomain        = "aether.internal"
 	DefaultPodConnectionLimit = 10_000
+	DefaultRecordRate         = 1_000
+	DefaultRecordInterval     = 10 * time.Second
+	DefaultAccessLogFaultRate = 1_000
 	DefaultRefuseSocket       = "/run/aether/refuse.sock"
 	DefaultAccessLogPath      = "/dev/stdout"
 )
@@ -43,6 +47,15 @@ type Settings struct {
 	// PodConnectionLimit is how many connections one filter chain of one pod's
 	// listener holds at a time, at least 1.
 	PodConnectionLimit uint32
+	// RecordRate is how many connections a second the agent is told of at their
+	// end, at least 1; as many again that failed or were refused.
+	RecordRate uint32
+	// RecordInterval is how often the agent is told of each open connection, at
+	// least 100 ms.
+	RecordInterval time.Duration
+	// AccessLogFaultRate is how many refusals and failures a second the access
+	// log holds, at least 1.
+	AccessLogFaultRate uint32
 }
 
 // DefaultSettings returns the settings of a node that sets nothing.
@@ -53,8 +66,14 @@ func DefaultSettings() Settings {
 		RefuseSocket:       DefaultRefuseSocket,
 		AccessLogPath:      DefaultAccessLogPath,
 		PodConnectionLimit: DefaultPodConnectionLimit,
+		RecordRate:         DefaultRecordRate,
+		RecordInterval:     DefaultRecordInterval,
+		AccessLogFaultRate: DefaultAccessLogFaultRate,
 	}
 }
+
+// minRecordInterval keeps records of open connections from crowding out all else.
+const minRecordInterval = 100 * time.Millisecond
 
 // maxSocketPath is the longest path of a Unix socket on Linux, in bytes.
 const maxSocketPath = 107
@@ -71,6 +90,15 @@ func (s Settings) Validate() error {
 	errs = append(errs, checkSocket("refuse socket", s.RefuseSocket), checkPath("access log path", s.AccessLogPath))
 	if s.PodConnectionLimit == 0 {
 		errs = append(errs, errors.New("pod connection limit 0: want at least 1"))
+	}
+	if s.RecordRate == 0 {
+		errs = append(errs, errors.New("record rate 0: want at least 1"))
+	}
+	if s.AccessLogFaultRate == 0 {
+		errs = append(errs, errors.New("access log fault rate 0: want at least 1"))
+	}
+	if s.RecordInterval < minRecordInterval {
+		errs = append(errs, fmt.Errorf("record interval %s: want at least %s", s.RecordInterval, minRecordInterval))
 	}
 	return errors.Join(errs...)
 }

@@ -68,7 +68,7 @@ var placeholder = regexp.MustCompile(`<[a-z]+>`)
 // tells people to watch.
 func TestEnvoyStatistics(t *testing.T) {
 	raw, err := envoy.Bootstrap(envoy.BootstrapSettings{
-		NodeID: "n1", XDSSocket: "/run/x.sock", AdminSocket: "/run/a.sock", DescriptorLimit: 1024,
+		NodeID: "n1", XDSSocket: "/run/x.sock", RecordSocket: "/run/r.sock", AdminSocket: "/run/a.sock", DescriptorLimit: 1024,
 	})
 	if err != nil {
 		t.Fatal(err)

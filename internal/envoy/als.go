@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"time"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/process_ratelimit/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	tracingv3 "github.com/envoyproxy/go-control-plane/envoy/type/tracing/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+)
+
+// RecordCluster is the agent's socket for connection records, in the bootstrap.
+const RecordCluster = "aether_als"
+
+// RecordFlush is how long Envoy keeps a record back to send it with others.
+const RecordFlush = 200 * time.Millisecond
+
+const (
+	// recordBuffer is how many bytes of records a worker gathers at most. While
+	// the agent does not take any, a record beyond it is dropped and counted.
+	recordBuffer = 64 << 10
+	// recordBacklog is the soft limit of what waits in a connection to the agent.
+	recordBacklog = 256 << 10
+	// recordLogName names the stream.
+	recordLogName = "aether"
+	// recordTag is the key of what a record says beside Envoy's own fields.
+	recordTag = "aether"
+)
+
+// Names of the token buckets that all workers and listeners share.
+const (
+	bucketRecords      = "aether_records"
+	bucketRecordFaults = "aether_record_faults"
+	bucketLogFaults    = "aether_log_faults"
+)
+
+// RateLimits returns the token buckets that the logs' filters ask for, by name.
+func RateLimits(s Settings) map[string]*typev3.TokenBucket {
+	perSecond := func(n uint32) *typev3.TokenBucket {
+		return &typev3.TokenBucket{MaxTokens: n, TokensPerFill: u32(n), FillInterval: duration(time.Second)}
+	}
+	return map[string]*typev3.TokenBucket{
+		bucketRecords:      perSecond(s.RecordRate),
+		bucketRecordFaults: perSecond(s.RecordRate),
+		bucketLogFaults:    perSecond(s.AccessLogFaultRate),
+	}
+}
+
+// endRecords sends the agent one record of each connection when it ends.
+// Failures and refusals have a rate of their own, so that no number of good
+// connections can hide them. The loggers of all pods are equal, down to the last
+// byte: Envoy opens a stream per worker and configuration, and never closes it.
+func endRecords() *accesslogv3.AccessLog {
+	l := recordLog([]*tracingv3.CustomTag{{Tag: recordTag, Type: &tracingv3.CustomTag_Value{Value: recordFormat}}})
+	l.Filter = anyOf(allOf(flagged(), rated(bucketRecordFaults)), rated(bucketRecords))
+	return l
+}
+
+// openRecords sends the agent a record of each open connection at intervals. It
+// belongs to a chain's proxy, as only that writes while a connection is open. It
+// has no rate: there cannot be more than connections per interval.
+func openRecords() *accesslogv3.AccessLog {
+	l := recordLog(nil)
+	l.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_LogTypeFilter{
+		LogTypeFilter: &accesslogv3.LogTypeFilter{Types: []dataaccesslogv3.AccessLogType{dataaccesslogv3.AccessLogType_TcpPeriodic}},
+	}}
+	return l
+}
+
+// reportOpen has a chain's proxy tell the agent of its open connections.
+func reportOpen(p *tcpproxyv3.TcpProxy, s Settings) *tcpproxyv3.TcpProxy {
+	p.AccessLog = []*accesslogv3.AccessLog{openRecords()}
+	p.AccessLogOptions = &tcpproxyv3.TcpProxy_TcpAccessLogOptions{AccessLogFlushInterval: duration(s.RecordInterval)}
+	return p
+}
+
+func recordLog(tags []*tracingv3.CustomTag) *accesslogv3.AccessLog {
+	return &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.tcp_grpc",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&grpclogv3.TcpGrpcAccessLogConfig{
+			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
+				LogName:             recordLogName,
+				TransportApiVersion: corev3.ApiVersion_V3,
+				BufferFlushInterval: duration(RecordFlush),
+				BufferSizeBytes:     u32(recordBuffer),
+				GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: RecordCluster},
+				}},
+				CustomTags: tags,
+			},
+		})},
+	}
+}
+
+// recordCluster is the agent's record server. What waits for an agent that does
+// not read is bounded.
+func recordCluster(socket string) *clusterv3.Cluster {
+	c := socketCluster(RecordCluster, socket)
+	c.PerConnectionBufferLimitBytes = u32(recordBacklog)
+	return c
+}
+
+func flagged() *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+		ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{},
+	}}
+}
+
+// rated lets pass what a token of the bucket can be had for.
+func rated(bucket string) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
+		ExtensionFilter: &accesslogv3.ExtensionFilter{
+			Name: "envoy.access_loggers.extension_filters.process_ratelimit",
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: pack(&ratelimitv3.ProcessRateLimitFilter{
+				DynamicConfig: &ratelimitv3.DynamicTokenBucket{ResourceName: bucket, ConfigSource: ads(0)},
+			})},
+		},
+	}}
+}
+
+func allOf(fs ...*accesslogv3.AccessLogFilter) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{AndFilter: &accesslogv3.AndFilter{Filters: fs}}}
+}
+
+func anyOf(fs ...*accesslogv3.AccessLogFilter) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_OrFilter{OrFilter: &accesslogv3.OrFilter{Filters: fs}}}
+}
