@@ -116,6 +116,8 @@ func (o *options) define(fs *flag.FlagSet) (podConnectionLimit *uint64) {
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", c.ScrapeInterval, "how often Envoy's connection counts are read")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	fs.IntVar(&c.CompactNames, "compact-names", c.CompactNames,
+		"how many names one Envoy may be asked for before it is hot restarted to forget them; 0 for never")
 	limit := fs.Uint64("pod-connection-limit", uint64(c.Envoy.PodConnectionLimit), "connections that one chain of one pod's listener holds at a time")
 	fs.Uint64Var(&o.bootstrap.DescriptorLimit, "descriptor-limit", descriptorLimit(),
 		"bootstrap: descriptors that Envoy may open (RLIMIT_NOFILE)")

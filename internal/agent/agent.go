@@ -47,6 +47,8 @@ type Deps struct {
 	CheckNetNS func(path string) error
 	// Scraper reads Envoy's counts.
 	Scraper Scraper
+	// Restarter asks for a hot restart of Envoy.
+	Restarter Restarter
 	// LookAtPod looks into a pod's network namespace, where its rules should be
 	// what its annotations say. Without it a check says that nobody looked.
 	LookAtPod func(netns string, annotations map[string]string) (check.PodSight, error)
@@ -91,6 +93,9 @@ func New(c Config, d Deps) (*Agent, error) {
 	}
 	if d.Scraper == nil {
 		d.Scraper = adminScraper(c.AdminSocket())
+	}
+	if d.Restarter == nil {
+		d.Restarter = supervisorOf(c.run(proxySocket))
 	}
 	if d.EnvoyPID == nil {
 		d.EnvoyPID = envoyProcess(c.AdminSocket())
@@ -157,6 +162,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		scrape(ctx, a.deps.Scraper, a.cfg.ScrapeInterval, a.deps.Clock, a.mailbox().tell)
 		return nil
 	})
+	group.Go(func() error {
+		compactor(ctx, l.compacts, a.deps.Restarter, a.cfg.CompactNames, a.mailbox().tell)
+		return nil
+	})
 	a.serveEarly(ctx, group, first)
 	group.Go(func() error { return a.serveReady(ctx, group, server) })
 	err = group.Wait()
@@ -217,6 +226,9 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 		pods:      newPods(r.pods, r.annotations),
 		envoys:    map[uint64]xds.Stream{},
 		nacks:     map[xds.Key]string{},
+
+		compaction: compaction{limit: a.cfg.CompactNames},
+		compacts:   make(chan demand.StreamID, 1),
 	}
 	l.files = files{
 		demandFile: {name: demandFile, encode: func() []byte { return demand.Encode(l.demand.Remembered()) }},

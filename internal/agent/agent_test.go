@@ -74,8 +74,8 @@ func TestMetricsLint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) != 15 {
-		t.Errorf("%d metrics are checked, want all 15", len(families))
+	if len(families) != 16 {
+		t.Errorf("%d metrics are checked, want all 16", len(families))
 	}
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil {

@@ -55,6 +55,9 @@ type Config struct {
 	DemandWindow, NoServiceHold time.Duration
 	// NameBudget is how many names that are no Service port are answered.
 	NameBudget int
+	// CompactNames is how many names one Envoy may be asked for before it is hot
+	// restarted to forget them; 0 for never.
+	CompactNames int
 	// MetricsAddress is where metrics and health are served, host:port; empty
 	// for nowhere.
 	MetricsAddress string
@@ -73,6 +76,7 @@ func DefaultConfig() Config {
 		DemandWindow:   demand.DefaultWindow,
 		NoServiceHold:  demand.DefaultHold,
 		NameBudget:     demand.DefaultBudget,
+		CompactNames:   DefaultCompactNames,
 		MetricsAddress: DefaultMetricsAddress,
 		ScrapeInterval: DefaultScrapeInterval,
 	}
@@ -108,6 +112,9 @@ func (c Config) Validate() error {
 	}
 	if c.NameBudget <= 0 {
 		bad("name budget %d: want at least 1", c.NameBudget)
+	}
+	if c.CompactNames < 0 {
+		bad("compact names %d: want 0 (never) or more", c.CompactNames)
 	}
 	if c.ScrapeInterval <= 0 {
 		bad("scrape interval %s: want more than 0", c.ScrapeInterval)

@@ -32,8 +32,21 @@ func (l *loop) heard(t *turn, m xdsEvent) {
 		l.nacked(t, ev)
 	case xds.StreamClosed:
 		delete(l.envoys, ev.Stream.ID)
+		for _, p := range l.pods.byName { // what an older Envoy said counts again
+			t.judged[xds.Key{Type: xds.Listener, Name: envoy.ListenerName(p.workload.Name)}] = true
+		}
 		t.events = append(t.events, demand.Closed{Stream: demand.StreamID(ev.Stream.ID)})
 	}
+}
+
+// isOld reports whether a younger Envoy is connected than that of the stream.
+func (l *loop) isOld(s xds.Stream) bool {
+	for _, e := range l.envoys {
+		if e.Epoch > s.Epoch {
+			return true
+		}
+	}
+	return false
 }
 
 // begun takes the first request of a type on a stream. It is let go once what it
@@ -88,6 +101,9 @@ func (l *loop) targets(names []string) []netip.AddrPort {
 // sent, and something newer may have been published since.
 func (l *loop) acked(t *turn, ev xds.Acked) {
 	for _, r := range ev.Resources {
+		if ev.Type == xds.Listener && l.isOld(ev.Stream) {
+			continue // it drains, or will: the listener counts where new connections go
+		}
 		t.judged[xds.Key{Type: ev.Type, Name: r.Name}] = true
 		if ev.Type != xds.Cluster {
 			continue

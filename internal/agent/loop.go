@@ -72,6 +72,9 @@ type loop struct {
 	unasked   []func() // first requests that wait for the sync
 	counts    counts
 	files     files
+
+	compaction compaction
+	compacts   chan demand.StreamID // to the compactor; has room for one
 }
 
 // turn is one round of the loop.
@@ -86,6 +89,7 @@ type turn struct {
 	changed time.Time                 // when the oldest change of this turn came
 	done    []func()                  // to be called after the publication
 	update  map[xds.Key]proto.Message // nil removes
+	named   map[string]bool           // clusters of update that only who asks for them gets
 	judged  map[xds.Key]bool          // resources that Envoy accepted or rejected
 }
 
@@ -141,6 +145,11 @@ func (l *loop) wake() (time.Time, bool) {
 	for _, p := range l.pods.waiting {
 		sooner(p.until)
 	}
+	if stream, names, ok := l.demand.Newest(); ok {
+		if at, ok := l.compaction.wake(stream, names); ok {
+			sooner(at)
+		}
+	}
 	for _, f := range l.files {
 		if f.failing() {
 			sooner(f.retryAt)
@@ -151,7 +160,7 @@ func (l *loop) wake() (time.Time, bool) {
 
 // turn takes in messages and does what they and the time call for.
 func (l *loop) turn(ms []message) {
-	t := &turn{now: l.clock.Now(), update: map[xds.Key]proto.Message{}, judged: map[xds.Key]bool{}}
+	t := &turn{now: l.clock.Now(), update: map[xds.Key]proto.Message{}, judged: map[xds.Key]bool{}, named: map[string]bool{}}
 	for _, m := range ms {
 		l.receive(t, m)
 	}
@@ -159,6 +168,7 @@ func (l *loop) turn(ms []message) {
 	f := l.demand.Step(t.now, t.events, l.look)
 	l.publish(t, f)
 	l.judge(t)
+	l.compactionDue(t.now)
 	if f.Save {
 		l.save(demandFile)
 	}
@@ -190,6 +200,9 @@ func (l *loop) receive(t *turn, m message) {
 		return
 	case scraped:
 		l.scraped(t, m)
+		return
+	case compacted:
+		l.compacted(m)
 		return
 	case xdsEvent:
 		l.heard(t, m)
@@ -296,7 +309,9 @@ func (t *turn) sum() xds.Update {
 			u.Remove = append(u.Remove, k)
 			continue
 		}
-		u.Set = append(u.Set, xds.Resource{Type: k.Type, Name: k.Name, Message: m})
+		u.Set = append(u.Set, xds.Resource{
+			Type: k.Type, Name: k.Name, Message: m, Named: k.Type == xds.Cluster && t.named[k.Name],
+		})
 	}
 	return u
 }

@@ -12,21 +12,22 @@ import (
 
 // Metrics are the agent's own. All labels come from closed sets.
 type Metrics struct {
-	rangeKnown prometheus.Gauge
-	synced     prometheus.Gauge
-	connected  prometheus.Gauge
-	mode       *prometheus.GaugeVec
-	names      *prometheus.GaugeVec
-	overLimit  prometheus.Counter
-	malformed  prometheus.Counter
-	nacks      *prometheus.CounterVec
-	pods       *prometheus.GaugeVec
-	problems   prometheus.Gauge
-	damaged    *prometheus.GaugeVec
-	unsaved    *prometheus.GaugeVec
-	publish    prometheus.Histogram
-	answer     prometheus.Histogram
-	lag        prometheus.Histogram
+	rangeKnown  prometheus.Gauge
+	synced      prometheus.Gauge
+	connected   prometheus.Gauge
+	mode        *prometheus.GaugeVec
+	names       *prometheus.GaugeVec
+	overLimit   prometheus.Counter
+	compactions *prometheus.CounterVec
+	malformed   prometheus.Counter
+	nacks       *prometheus.CounterVec
+	pods        *prometheus.GaugeVec
+	problems    prometheus.Gauge
+	damaged     *prometheus.GaugeVec
+	unsaved     *prometheus.GaugeVec
+	publish     prometheus.Histogram
+	answer      prometheus.Histogram
+	lag         prometheus.Histogram
 
 	turnedAway uint64 // overLimit so far
 }
@@ -60,6 +61,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "aether_agent_nacks_total",
 			Help: "Resources that Envoy rejected.",
 		}, []string{"type"}),
+		compactions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "aether_agent_compactions_total",
+			Help: "Hot restarts of Envoy that were asked for so that it forgets names, by what the supervisor said.",
+		}, []string{"result"}),
 		pods:     gauges("pods", "listener", "Captured pods of this node, by the state of their listener."),
 		problems: gauge("problems", "Things that a person should look at; the status lists them."),
 		damaged:  gauges("state_file_damaged", "file", "1 when the file was damaged at the start and was set aside."),
@@ -71,7 +76,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	for _, t := range []xds.Type{xds.Cluster, xds.Assignment, xds.Listener} {
 		m.nacks.WithLabelValues(t.String())
 	}
-	r.MustRegister(m.rangeKnown, m.synced, m.connected, m.mode, m.names, m.overLimit, m.malformed, m.nacks,
+	for _, result := range []string{"done", "scheduled", "failed"} {
+		m.compactions.WithLabelValues(result)
+	}
+	r.MustRegister(m.compactions, m.rangeKnown, m.synced, m.connected, m.mode, m.names, m.overLimit, m.malformed, m.nacks,
 		m.pods, m.problems, m.damaged, m.unsaved, m.publish, m.answer, m.lag)
 	return m
 }
@@ -104,6 +112,9 @@ func (l *loop) observe(t *turn) {
 		m.pods.WithLabelValues(s).Set(float64(pods[s]))
 	}
 	problems := len(l.problems) + len(l.nacks)
+	if l.compaction.problem(l.askedNames()) != nil {
+		problems++
+	}
 	for _, f := range l.files {
 		m.damaged.WithLabelValues(f.name).Set(number(f.damaged != ""))
 		m.unsaved.WithLabelValues(f.name).Set(number(f.failing()))

@@ -91,6 +91,8 @@ func (l *loop) publishAnswer(t *turn, a plan.Answer) {
 	}
 	r := envoy.Translate(a, l.cfg.Envoy)
 	t.set(xds.Cluster, name, r.Cluster)
+	// What is not remembered no Envoy gets but by asking.
+	t.named[name] = l.demand.Look(a.Target).Kind != demand.KindService
 	switch {
 	case r.Assignment != nil:
 		t.set(xds.Assignment, name, r.Assignment)
@@ -119,6 +121,7 @@ func (l *loop) withdraw(t *turn, target netip.AddrPort) {
 func (l *loop) publishEmpty(t *turn, target netip.AddrPort) {
 	l.withdraw(t, target)
 	t.set(xds.Cluster, envoy.ClusterName(target), envoy.EmptyCluster(target))
+	t.named[envoy.ClusterName(target)] = true
 	l.published.turning[target] = t.now.Add(turnAwayTime)
 }
 

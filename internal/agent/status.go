@@ -156,6 +156,7 @@ func (l *loop) status() api.Status {
 			Services:  l.demand.Count(demand.KindService),
 			Other:     l.demand.Count(demand.KindOther) + l.demand.Count(demand.KindHeld),
 			OverLimit: l.demand.OverLimit(),
+			Asked:     l.askedNames(),
 		},
 		Problems: l.allProblems(),
 		Version:  daemon.Version(),
@@ -177,6 +178,12 @@ func (l *loop) status() api.Status {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return s
+}
+
+// askedNames returns how many names the youngest Envoy asked for or holds.
+func (l *loop) askedNames() int {
+	_, n, _ := l.demand.Newest()
+	return n
 }
 
 // zone returns the zone that decides, as package plan finds it.
@@ -206,6 +213,11 @@ func (l *loop) allProblems() []api.Problem {
 	}
 	if l.counts.err != nil && len(l.envoys) > 0 {
 		own = append(own, api.Problem{Source: adminSocket, Text: "connection counts are not read: " + l.counts.err.Error()})
+	}
+	if err := l.compaction.problem(l.askedNames()); err != nil {
+		own = append(own, api.Problem{Source: proxySocket, Text: fmt.Sprintf(
+			"Envoy was asked for %d names and is not restarted to forget them: %v", l.askedNames(), err,
+		)})
 	}
 	slices.SortFunc(own, func(a, b api.Problem) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Text, b.Text))

@@ -126,6 +126,7 @@ type NameCounts struct {
 	Services  int    `json:"services"`
 	Other     int    `json:"other"`     // within the budget of names that are no Service port
 	OverLimit uint64 `json:"overLimit"` // names turned away since the agent started
+	Asked     int    `json:"asked"`     // names that the youngest Envoy asked for or holds
 }
 
 // Problem is something a person should look at.

@@ -135,6 +135,7 @@ type Demand struct {
 	byAddr  map[netip.Addr][]uint16 // sorted ports of names
 	held    map[netip.AddrPort]*entry
 	streams map[StreamID]uint64 // open, with their epochs
+	asked   map[StreamID]int    // how many names each of them asked for or holds
 	newest  uint64              // highest epoch seen
 	// forget is true when nothing was forgotten since the newest Envoy came.
 	forget    bool
@@ -172,6 +173,7 @@ func New(c Config, remembered []Name) *Demand {
 		held:   map[netip.AddrPort]*entry{},
 
 		streams: map[StreamID]uint64{},
+		asked:   map[StreamID]int{},
 	}
 	for _, n := range remembered {
 		if !valid(n.Target) || d.names[n.Target] != nil {
@@ -255,6 +257,19 @@ func (d *Demand) TargetsOf(a netip.Addr) []netip.AddrPort {
 
 // Count returns the number of names of a kind.
 func (d *Demand) Count(k Kind) int { return d.counts[k] }
+
+// Newest returns the youngest Envoy's stream and how many names it asked for or
+// holds: what it keeps for the rest of its life, answered or not. It is false when no
+// stream is open.
+func (d *Demand) Newest() (id StreamID, names int, ok bool) {
+	var epoch uint64
+	for s, e := range d.streams {
+		if !ok || e > epoch || e == epoch && s > id {
+			id, epoch, ok = s, e, true
+		}
+	}
+	return id, d.asked[id], ok
+}
 
 // OverLimit returns how many names were turned away since New.
 func (d *Demand) OverLimit() uint64 { return d.overLimit }

@@ -142,6 +142,7 @@ func (s *step) hold(id StreamID, t netip.AddrPort) *entry {
 	}
 	if _, open := s.streams[id]; open && !slices.Contains(e.holders, id) {
 		e.holders = append(e.holders, id)
+		s.asked[id]++
 	}
 	return e
 }
@@ -254,6 +255,7 @@ func (s *step) close(id StreamID) {
 		return
 	}
 	delete(s.streams, id)
+	delete(s.asked, id)
 	for _, e := range s.names {
 		e.holders = slices.DeleteFunc(e.holders, func(x StreamID) bool { return x == id })
 	}
