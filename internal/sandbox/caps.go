@@ -3,7 +3,9 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -72,4 +74,34 @@ func containerCaps(c *corev1.Container) ([]int, error) {
 
 func capName(c corev1.Capability) string {
 	return strings.TrimPrefix(strings.ToUpper(string(c)), "CAP_")
+}
+
+// checkRoot is nil when this process may make a node: it is root, of this
+// machine or of namespaces made by EnterNamespaces, and not one whom a container
+// runtime took the means from.
+func checkRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("a node is made by root, of this machine or of namespaces made by EnterNamespaces")
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	return checkCapabilities(uint64(have[1].Effective)<<32 | uint64(have[0].Effective))
+}
+
+// checkCapabilities refuses a root that lacks what network namespaces, their
+// rules and the processes in them need.
+func checkCapabilities(have uint64) error {
+	var missing []string
+	for _, name := range []string{"SYS_ADMIN", "NET_ADMIN", "SETPCAP"} {
+		if have&(1<<capNumbers[name]) == 0 {
+			missing = append(missing, "CAP_"+name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("root is without %s here: start the container with `--privileged`, or run this outside of it", strings.Join(missing, " and "))
 }

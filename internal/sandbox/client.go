@@ -22,6 +22,7 @@ type Client struct {
 	paths   paths
 	control *unixClient
 	pid     int
+	own     bool // it lives in namespaces of an ordinary user's own
 }
 
 // Dial finds a running sandbox. stateDir and name "" are the defaults.
@@ -94,8 +95,8 @@ func (c *Client) Status(ctx context.Context) (st Status, err error) {
 	if err = c.call(ctx, http.MethodGet, "/v1/status", nil, &st); err != nil {
 		return st, err
 	}
-	c.pid = st.PID
-	if st.Owner != nil {
+	c.pid, c.own = st.PID, st.Owner != nil
+	if c.own {
 		c.pid = peerPID(c.paths.control())
 		st.renumber(hostPIDs(c.pid))
 	}
@@ -204,16 +205,21 @@ func isTerminal(stream any) bool {
 	return err == nil
 }
 
-// Down ends the sandbox and waits until its process is gone.
+// Down ends the sandbox and waits until its process is gone, and without root
+// the first one of its namespaces: nothing outlives that.
 func (c *Client) Down(ctx context.Context) error {
+	last := c.pid
+	if c.own {
+		last = readProcs()[c.pid].parent
+	}
 	if err := c.call(ctx, http.MethodPost, "/v1/down", nil, nil); err != nil {
 		return err
 	}
-	for alive(c.pid) {
+	for last != 0 && alive(last) {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for process %d to end: %w", c.pid, ctx.Err())
+			return fmt.Errorf("wait for process %d to end: %w", last, ctx.Err())
 		}
 	}
 	return nil

@@ -80,9 +80,6 @@ var ErrNotRunning = errors.New("no such sandbox is running")
 // ErrRunning is returned by Up, Start and Clean when one of that name is.
 var ErrRunning = errors.New("a sandbox of that name is running")
 
-// errNotRoot is for programs: people start sandboxes through Start.
-var errNotRoot = errors.New("a node is made by root, of this machine or of namespaces made by EnterNamespaces")
-
 // Up makes the node and waits until it works: agent and Envoy connected, pods
 // ready or, after Config.ReadyTimeout, not (Status says which). ctx bounds the
 // start only. When it fails nothing is left.
@@ -91,8 +88,8 @@ func Up(ctx context.Context, c Config) (*Node, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	if os.Geteuid() != 0 {
-		return nil, errNotRoot
+	if err := checkRoot(); err != nil {
+		return nil, err
 	}
 	c, err := c.resolve()
 	if err != nil {

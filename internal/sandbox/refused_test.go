@@ -54,6 +54,21 @@ func TestExplainRefusal(t *testing.T) {
 	}
 }
 
+// TestRootOfAContainer: root without the means is told so.
+func TestRootOfAContainer(t *testing.T) {
+	const docker = 0xa80425fb // what docker leaves root by default
+	err := checkCapabilities(docker)
+	if err == nil || !strings.Contains(err.Error(), "without CAP_SYS_ADMIN and CAP_NET_ADMIN here: start the container with `--privileged`") {
+		t.Errorf("got %v", err)
+	}
+	if err := checkCapabilities(1<<41 - 1); err != nil {
+		t.Error(err)
+	}
+	if err := checkRoot(); (err == nil) != (os.Geteuid() == 0) {
+		t.Errorf("uid %d: %v", os.Geteuid(), err)
+	}
+}
+
 // argForbid makes this binary an ordinary user in a user namespace that allows
 // none within it, and then Start.
 const argForbid = "test-forbid"
