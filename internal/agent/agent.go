@@ -152,7 +152,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
-		writer(a.cfg.StateDir, writes, a.mailbox().tell)
+		writer(a.cfg, writes, a.mailbox().tell)
 		return nil
 	})
 	group.Go(func() error {
@@ -208,7 +208,7 @@ var stateFiles = []string{demandFile, podsFile}
 
 // newLoop makes the loop with what an earlier agent left.
 func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
-	r := restore(a.cfg.StateDir, a.deps.CheckNetNS, a.deps.Log)
+	r := restore(a.cfg, a.deps.CheckNetNS, a.deps.Log)
 	changes := make([]model.Change, 0, len(r.pods))
 	for _, w := range r.pods {
 		changes = append(changes, model.SetWorkload{Workload: w})

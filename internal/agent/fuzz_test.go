@@ -88,7 +88,7 @@ func FuzzAPI(f *testing.F) {
 	}
 	loop := fuzzAgent(f)
 	notThere := func(context.Context) (map[string]count, error) { return nil, errors.New("no Envoy") }
-	cli := cliHandler{loop, notThere}.routes()
+	cli := jsonErrors(cliHandler{loop, notThere}.routes())
 	cni := cniHandler{loop: loop, checkNetNS: func(string) error { return nil }}.routes()
 	f.Fuzz(func(t *testing.T, toCNI bool, method, target string, body []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -24,7 +24,7 @@ func (a *Agent) cliRoutes(k *looker, e *envoyMetrics) http.Handler {
 	mux.HandleFunc("GET /v1/check", k.serve)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.deps.Registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /metrics/envoy", e.serve)
-	return mux
+	return jsonErrors(mux)
 }
 
 // healthRoutes is everything on the metrics address.

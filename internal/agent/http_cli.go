@@ -48,7 +48,7 @@ func (h cliHandler) routes() http.Handler {
 	mux.HandleFunc("GET /v1/mode", h.mode)
 	mux.HandleFunc("PUT /v1/mode", h.setMode)
 	daemon.AddProfiles(mux)
-	return jsonErrors(mux)
+	return mux
 }
 
 func (h cliHandler) explain(w http.ResponseWriter, r *http.Request) {

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -19,11 +21,35 @@ import (
 	"aether.io/aether/internal/plan/demand"
 )
 
-// The files in the state directory.
+// The files in the state directory. The pods' has a copy in the run directory,
+// which counts first: pods end with the machine's uptime as that does, and
+// without its record a running pod would lose its listener for good.
 const (
 	demandFile = "demand.json"
 	podsFile   = "pods.json"
 )
+
+// places are the directories that hold a file, the one that counts first first.
+func (c Config) places(name string) []string {
+	if name == podsFile {
+		return []string{c.RunDir, c.StateDir}
+	}
+	return []string{c.StateDir}
+}
+
+// store writes a file in all its places. A directory that is gone is made again.
+func (c Config) store(name string, data []byte) error {
+	var errs []error
+	for _, dir := range c.places(name) {
+		path := filepath.Join(dir, name)
+		err := daemon.WriteFile(path, data, fileMode)
+		if errors.Is(err, fs.ErrNotExist) && os.MkdirAll(dir, stateDirMode) == nil {
+			err = daemon.WriteFile(path, data, fileMode)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
 
 const (
 	fileMode = 0o600
@@ -98,10 +124,9 @@ func (l *loop) saved(m saved) {
 }
 
 // writer writes what it is sent until the channel is closed.
-func writer(dir string, writes <-chan write, tell func(message)) {
+func writer(c Config, writes <-chan write, tell func(message)) {
 	for w := range writes {
-		err := daemon.WriteFile(filepath.Join(dir, w.file), w.data, fileMode)
-		tell(saved{w.file, w.seq, err})
+		tell(saved{w.file, w.seq, c.store(w.file, w.data)})
 	}
 }
 
@@ -115,7 +140,7 @@ func (l *loop) finalSaves() {
 		if !l.synced && f.name == demandFile {
 			continue // nothing was learned
 		}
-		if err := daemon.WriteFile(filepath.Join(l.cfg.StateDir, f.name), f.encode(), fileMode); err != nil {
+		if err := l.cfg.store(f.name, f.encode()); err != nil {
 			l.log.Warn("state is not saved", "file", f.name, "err", err)
 		}
 	}
@@ -130,29 +155,32 @@ type restored struct {
 	damaged     map[string]string // file → where it was set aside, or why it could not be
 }
 
-// restore reads the state directory. A file that cannot be used is set aside and
-// counts as empty; pods whose network namespace is gone are left out.
-func restore(dir string, checkNetNS func(string) error, log *slog.Logger) restored {
+// restore reads what an earlier agent left, each file from the first of its
+// places that has a good one. A file that cannot be used is set aside and counts
+// as empty; pods whose network namespace is gone are left out.
+func restore(c Config, checkNetNS func(string) error, log *slog.Logger) restored {
 	r := restored{damaged: map[string]string{}}
 	read := func(name string, decode func([]byte) error) {
-		path := filepath.Join(dir, name)
-		data, err := daemon.ReadFile(path, maxFile)
-		if err == nil && data == nil {
-			return
+		for _, dir := range c.places(name) {
+			path := filepath.Join(dir, name)
+			data, err := daemon.ReadFile(path, maxFile)
+			if err == nil && data == nil {
+				continue
+			}
+			if err == nil {
+				err = decode(data)
+			}
+			if err == nil {
+				return
+			}
+			aside, moveErr := daemon.SetAside(path)
+			if moveErr != nil {
+				aside = moveErr.Error()
+			}
+			r.damaged[name] = fmt.Sprintf("%v; set aside: %s", err, aside)
+			log.Warn("a state file is damaged or cannot be read; it is set aside and counts as empty",
+				"file", path, "path", aside, "err", err)
 		}
-		if err == nil {
-			err = decode(data)
-		}
-		if err == nil {
-			return
-		}
-		aside, moveErr := daemon.SetAside(path)
-		if moveErr != nil {
-			aside = moveErr.Error()
-		}
-		r.damaged[name] = fmt.Sprintf("%v; set aside: %s", err, aside)
-		log.Warn("a state file is damaged or cannot be read; it is set aside and counts as empty",
-			"file", path, "path", aside, "err", err)
 	}
 	read(demandFile, func(b []byte) (err error) {
 		r.names, err = demand.Decode(b)

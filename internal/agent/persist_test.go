@@ -4,7 +4,10 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -97,5 +100,62 @@ func TestAnnotationsAreKept(t *testing.T) {
 	}
 	if captureAnnotations(map[string]string{"example.org/owner": "jo"}) != nil {
 		t.Error("annotations that say nothing of capture are kept")
+	}
+}
+
+// Pod records are in two places, and one good copy is enough: a running pod is
+// reported once only.
+func TestPodRecordsSurviveALostCopy(t *testing.T) {
+	pods := func(name string) string {
+		return string(encodePods([]model.Workload{{
+			Name: model.Name{Namespace: "default", Name: name}, ServiceAccount: "a", IP: netip.MustParseAddr("10.244.0.2"), NetNS: "/n",
+		}}, noAnnotations))
+	}
+	for _, c := range []struct {
+		name, run, state string // contents, empty for no file
+		want             string
+		damaged          bool
+	}{
+		{"both", pods("run"), pods("state"), "run", false},
+		{"the state directory's is lost", pods("run"), "", "run", false},
+		{"the run directory's is lost", "", pods("state"), "state", false},
+		{"the run directory's is damaged", pods("run")[:20], pods("state"), "state", true},
+		{"both are damaged", "{", "{", "", true},
+		{"neither", "", "", "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Config{RunDir: t.TempDir(), StateDir: t.TempDir()}
+			for dir, content := range map[string]string{cfg.RunDir: c.run, cfg.StateDir: c.state} {
+				if content == "" {
+					continue
+				}
+				if err := os.WriteFile(filepath.Join(dir, podsFile), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := restore(cfg, func(string) error { return nil }, slog.New(slog.DiscardHandler))
+			got := ""
+			if len(r.pods) == 1 {
+				got = r.pods[0].Name.Name
+			}
+			if _, damaged := r.damaged[podsFile]; got != c.want || damaged != c.damaged {
+				t.Errorf("pods %v, damaged %v; want pod %q, damaged %t", r.pods, r.damaged, c.want, c.damaged)
+			}
+		})
+	}
+}
+
+// A directory that vanished is made again with the next write.
+func TestStoreMakesAVanishedDirectory(t *testing.T) {
+	cfg := Config{RunDir: t.TempDir(), StateDir: filepath.Join(t.TempDir(), "gone", "state")}
+	for _, name := range stateFiles {
+		if err := cfg.store(name, []byte("x")); err != nil {
+			t.Error(err)
+		}
+		for _, dir := range cfg.places(name) {
+			if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(b) != "x" {
+				t.Errorf("%s in %s: %q, %v", name, dir, b, err)
+			}
+		}
 	}
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -76,10 +77,17 @@ func (n *node) envoyEndpoints(t *testing.T, cluster string) (addresses []string,
 // gauge reads one statistic of Envoy's by its full name, 0 when there is none.
 func (n *node) gauge(t *testing.T, name string) int {
 	t.Helper()
-	b, err := n.AdminGet(t.Context(), "/stats?format=json&filter=^"+name+"$")
+	v, err := n.tryGauge(t.Context(), name)
 	if err != nil {
 		t.Errorf("read statistic %s: %v", name, err)
-		return 0
+	}
+	return v
+}
+
+func (n *node) tryGauge(ctx context.Context, name string) (int, error) {
+	b, err := n.AdminGet(ctx, "/stats?format=json&filter=^"+name+"$")
+	if err != nil {
+		return 0, err
 	}
 	var body struct {
 		Stats []struct {
@@ -87,13 +95,13 @@ func (n *node) gauge(t *testing.T, name string) int {
 		} `json:"stats"`
 	}
 	if err := json.Unmarshal(b, &body); err != nil {
-		t.Errorf("read statistic %s: %v", name, err)
+		return 0, err
 	}
 	total := 0
 	for _, s := range body.Stats {
 		total += s.Value
 	}
-	return total
+	return total, nil
 }
 
 // counters are the node's counters of captured connections at one time.

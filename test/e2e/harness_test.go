@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		if built.dir != "" {
 			os.RemoveAll(built.dir)
 		}
+		printAccounts(os.Stdout)
 		os.Exit(code)
 	}))
 }
@@ -96,11 +97,13 @@ func program(t *testing.T, name string) string {
 // but for those whose comment says that they end the test.
 type node struct {
 	*sandbox.Node
-	dir string // of the manifests
-	log accessLog
+	dir    string // of the manifests
+	log    accessLog
+	ledger ledger
 
 	mu      sync.Mutex
 	markers int // written by awaitManifests
+	names   int // made by newName
 	// unclean says why Envoy or the agent may end, or the agent complain.
 	unclean string
 }
@@ -138,6 +141,7 @@ func up(t *testing.T, yaml string, change ...func(*sandbox.Config)) *node {
 	}
 	n.log.path = n.Paths().AccessLog
 	t.Cleanup(func() {
+		n.settleAccount(t)
 		n.checkEnd(t)
 		if t.Failed() {
 			n.dump(t, log.String())
