@@ -32,13 +32,26 @@
 //
 // A manifest that changes what cannot change in a running pod replaces the pod.
 //
+// # Without root
+//
+// An ordinary user's node is the same one inside user, mount, network, PID and
+// IPC namespaces of that user, in which the process that holds it is root. Start
+// puts its holder there; a program that calls Up itself goes there as a whole by
+// EnterNamespaces. Both try the namespaces first and say which setting of the
+// system is in the way. Status says what does not work without root.
+//
 // # Invariants
 //
 //   - The node's namespace has no route to the host's network: what belongs to
 //     no pod and to no outside address is blackholed there.
 //   - No namespace, process, interface or file outlives Down. When the process
 //     that holds the node is killed, the kernel ends its children with it; the
-//     next Up or Clean of that name removes what else is left.
+//     next Up or Clean of that name removes what else is left. Without root that
+//     is files alone: the first process of the PID namespace ends with the
+//     holder, and all others with the first.
+//   - An ordinary user's holder, sockets and files are for that user alone, and
+//     its namespaces are entered from inside only: callers outside send what they
+//     want over Unix sockets, their standard files among it.
 //   - Everything the sandbox adds to the user's objects is written as Kubernetes
 //     YAML beside them; the agent reads directories and nothing of ours.
 //
