@@ -37,6 +37,8 @@ type agentClient struct {
 	sandbox string // the sandbox's name, or empty
 	flags   string // that lead to the same agent
 	next    string // what to try when nobody answers
+	who     string // is asked, in words
+	look    string // the command that says what is wrong with it
 	http    *http.Client
 }
 
@@ -46,7 +48,7 @@ func newAgentClient(socket, sandboxName, flags, next string) *agentClient {
 		return d.DialContext(ctx, "unix", socket)
 	}
 	return &agentClient{
-		socket: socket, sandbox: sandboxName, flags: flags, next: next,
+		socket: socket, sandbox: sandboxName, flags: flags, next: next, who: "the agent", look: program + " status" + flags,
 		http: &http.Client{Timeout: askTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
 	}
 }
@@ -133,7 +135,7 @@ func (a *agentClient) setMode(ctx context.Context, mode string) (m api.Mode, err
 // call sends a question and decodes the reply. A reply that blames the question
 // is an error of input.
 func (a *agentClient) call(ctx context.Context, method, path string, body, reply any) error {
-	what := "ask the agent at " + a.socket
+	what := "ask " + a.who + " at " + a.socket
 	var send io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -180,5 +182,5 @@ func (a *agentClient) refused(what string, resp *http.Response, body []byte) err
 	if resp.StatusCode == http.StatusBadRequest {
 		return badInput(program+" explain 10.96.0.10:80", "%s: %s", what, e.Error)
 	}
-	return failed(program+" status"+a.flags, "%s: %s", what, e.Error)
+	return failed(a.look, "%s: %s", what, e.Error)
 }

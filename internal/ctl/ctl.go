@@ -84,7 +84,7 @@ endpoints serve it, and why it is refused when it is.`,
 	must(root.MarkPersistentFlagFilename("agent-socket"))
 	must(root.MarkPersistentFlagDirname("sandbox-dir"))
 	root.AddCommand(c.explainCommand(), c.svcCommand(), c.statusCommand(), c.modeCommand(),
-		c.sandboxCommand(), c.versionCommand())
+		c.proxyCommand(), c.sandboxCommand(), c.versionCommand())
 	root.AddCommand(c.checkCommand(), c.metricsCommand(), c.captureCommand())
 	return root
 }

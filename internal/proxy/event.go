@@ -63,6 +63,7 @@ type (
 	exited struct {
 		id       int
 		how      string
+		clean    bool // with exit code 0, as after SIGTERM
 		tookOver bool
 	}
 	// ticked tells that the time of wake has come.

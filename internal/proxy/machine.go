@@ -353,7 +353,7 @@ func (s *stepping) exited(ev exited) {
 	case serving:
 		s.crashed(e, ev.how)
 	case draining, ending:
-		s.drained(e, ev.how)
+		s.drained(e, ev)
 	}
 	if !slices.ContainsFunc(s.epochs, func(x epoch) bool { return x.slot == e.slot }) {
 		s.do(tidy{slot: e.slot})
@@ -389,13 +389,13 @@ func (s *stepping) crashed(e epoch, how string) {
 }
 
 // drained: an older epoch is gone. Its child must not notice when that was too soon.
-func (s *stepping) drained(e epoch, how string) {
+func (s *stepping) drained(e epoch, ev exited) {
 	c := s.child(e.id)
-	inTime := e.phase == ending || !s.now.Before(e.since.Add(s.timing.shutdown-early))
+	inTime := e.phase == ending || ev.clean || !s.now.Before(e.since.Add(s.timing.shutdown-early))
 	if inTime || s.stopping || s.full {
-		s.say(slog.LevelInfo, e, "old Envoy ended", how)
+		s.say(slog.LevelInfo, e, "old Envoy ended", ev.how)
 	} else {
-		s.say(slog.LevelError, e, "draining Envoy ended before its time, and its connections with it", how)
+		s.say(slog.LevelError, e, "draining Envoy ended before its time, and its connections with it", ev.how)
 	}
 	if c != nil && c.phase != ending {
 		s.do(stand{slot: e.slot, number: e.number, child: c.id})

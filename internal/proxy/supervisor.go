@@ -298,7 +298,7 @@ func (s *Supervisor) start(f start) event {
 		if err != nil {
 			how = err.Error()
 		}
-		s.tell(message{event: exited{id: f.id, how: how, tookOver: starts.Load() && !memory.marked()}})
+		s.tell(message{event: exited{id: f.id, how: how, clean: err == nil, tookOver: starts.Load() && !memory.marked()}})
 	})
 	return started{id: f.id, pid: cmd.Process.Pid}
 }
