@@ -32,7 +32,7 @@ envoy: ## Find Envoy >= 1.40 on PATH or fetch the pinned one into .build/envoy
 
 .PHONY: deps
 deps: ## Install the system packages the tests use (Debian, as root)
-	@tools/install-packages.sh nft:nftables ip:iproute2 wrk:wrk
+	@tools/install-packages.sh nft:nftables ip:iproute2 wrk:wrk haproxy:haproxy
 
 .PHONY: demo
 demo: build envoy ## Show the main job working on this machine (about a minute; needs no root)
@@ -52,8 +52,7 @@ fuzz: ## Run every fuzzer for FUZZTIME (60s) each
 	tools/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
-bench: build envoy ## Measure on this machine: first connection, capture against a bare listener (root, four minutes)
-	@tools/install-packages.sh wrk:wrk
+bench: build envoy deps ## Measure what the node proxy costs on this machine (root, a quarter of an hour)
 	go run $(GOFLAGS_ALL) ./test/bench -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/bench.json
 
 .PHONY: lint

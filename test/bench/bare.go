@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,37 +21,51 @@ import (
 )
 
 const (
-	barePort    = 19001
-	bareCluster = "bare"
+	barePort = 19001
+	bareName = "bare" // of the lane and of its cluster
+	// The listener whose connections leave by the client pod's namespace.
+	barePodPort = 19002
+	barePodName = "bare-pod"
 	// workers is the concurrency of both Envoys.
 	workers = 2
 )
 
-// bare is a second Envoy on the node: one static listener in the client pod's
-// namespace, a tcp_proxy, a static cluster of the same servers, and nothing else
-// but what counts and logs: its log, its counters, its bootstrap are the captured
-// listener's own, read from the node's Envoy.
+// bare is a second Envoy on the node: static listeners in the client pod's
+// namespace, each a tcp_proxy with a static cluster of the same servers, and
+// nothing else but what counts and logs: its logs, its counters, its bootstrap are
+// the captured listener's own, read from the node's Envoy. One listener dials from
+// the node. In source mode pod there is a second that dials from the pod's
+// namespace, as the Service's cluster does.
 type bare struct {
-	cmd *exec.Cmd
-	log string
+	cmd    *exec.Cmd
+	dir    string // of its logs, one of each listener
+	source string
 }
+
+func bareLog(dir, listener string) string { return filepath.Join(dir, listener+".log") }
 
 // object is a JSON object.
 type object = map[string]any
 
 // startBare starts it with its files in dir and waits until it serves.
-func startBare(ctx context.Context, node *sandbox.Node, envoy, dir string) (*bare, error) {
-	b := &bare{log: filepath.Join(dir, "bare.log")}
-	admin, config := filepath.Join(dir, "bare.sock"), filepath.Join(dir, "bare.json")
+func startBare(ctx context.Context, node *sandbox.Node, source, envoy, dir string) (*bare, error) {
+	b := &bare{dir: dir, source: source}
+	config := filepath.Join(dir, "bare.json")
 	logs, err := captureLogs(ctx, node)
 	if err != nil {
 		return nil, err
+	}
+	var bind any
+	if source == "pod" {
+		if bind, err = serviceBind(ctx, node); err != nil {
+			return nil, err
+		}
 	}
 	bootstrap, err := os.ReadFile(node.Paths().Bootstrap)
 	if err != nil {
 		return nil, fmt.Errorf("read the node's bootstrap: %w", err)
 	}
-	text, err := bareConfig(bootstrap, logs, clientNetNS(node), admin, b.log)
+	text, err := bareConfig(bootstrap, logs, netNSOf(node, clientPod), dir, bind)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +83,7 @@ func startBare(ctx context.Context, node *sandbox.Node, envoy, dir string) (*bar
 	if err := node.InNode(b.cmd.Start); err != nil {
 		return nil, fmt.Errorf("start the bare Envoy: %w", err)
 	}
-	if err := awaitAdmin(ctx, admin); err != nil {
+	if err := awaitAdmin(ctx, bareAdmin(dir)); err != nil {
 		b.stop()
 		said, _ := os.ReadFile(errs.Name())
 		return nil, fmt.Errorf("wait for the bare Envoy: %w: %s", err, lastLine(said))
@@ -81,28 +96,71 @@ func (b *bare) stop() {
 	_ = b.cmd.Wait()         // killed
 }
 
-func (b *bare) lane() lane {
+// lanes are the ways through it, from the client pod.
+func (b *bare) lanes() []lane {
+	way := func(name string, port int) lane {
+		return lane{
+			name: name, pod: clientPod, url: fmt.Sprintf("http://127.0.0.1:%d%s", port, answerPath),
+			log: bareLog(b.dir, name), mark: onCluster(name), pid: func() int { return b.cmd.Process.Pid },
+		}
+	}
+	out := []lane{way(bareName, barePort)}
+	if b.source == "pod" {
+		out = append(out, way(barePodName, barePodPort))
+	}
+	return out
+}
+
+// captureName is the lane through the node's Envoy.
+const captureName = "capture"
+
+func captureLane(node *sandbox.Node, envoy int) lane {
 	return lane{
-		name: "bare", url: fmt.Sprintf("http://127.0.0.1:%d%s", barePort, answerPath),
-		cluster: bareCluster, log: b.log, pid: func() int { return b.cmd.Process.Pid },
+		name: captureName, pod: clientPod, url: fmt.Sprintf("http://%s:%d%s", webVIP, webPort, answerPath),
+		log: node.Paths().AccessLog, mark: onCluster(clusterOf(webVIP, webPort)), pid: func() int { return envoy },
 	}
 }
 
-// captureLane is the way through the node's Envoy.
-func captureLane(node *sandbox.Node) lane {
-	return lane{
-		name: "capture", url: fmt.Sprintf("http://%s:%d%s", webVIP, webPort, answerPath),
-		cluster: clusterOf(webVIP, webPort), log: node.Paths().AccessLog, pid: node.EnvoyPID,
-	}
-}
+// onCluster is what an access log line says of a connection to a cluster.
+func onCluster(name string) string { return `"cluster":` + strconv.Quote(name) }
 
-func clientNetNS(node *sandbox.Node) string {
+func netNSOf(node *sandbox.Node, pod string) string {
 	for _, p := range node.Status().Pods {
-		if p.Name == clientPod {
+		if p.Name == pod {
 			return p.NetNS
 		}
 	}
 	return ""
+}
+
+// serviceBind returns the bind configuration of the Service's cluster, which one
+// connection makes Envoy ask for.
+func serviceBind(ctx context.Context, node *sandbox.Node) (any, error) {
+	target := netip.AddrPortFrom(webVIP, webPort).String()
+	if out, err := node.Output(ctx, clientPod, "aether-client", "--path", answerPath, "http", target); err != nil {
+		return nil, fmt.Errorf("dial %s: %w: %s", target, err, lastLine(out))
+	}
+	text, err := node.AdminGet(ctx, "/config_dump?resource=dynamic_active_clusters")
+	if err != nil {
+		return nil, err
+	}
+	var dump struct {
+		Configs []struct {
+			Cluster struct {
+				Name string `json:"name"`
+				Bind any    `json:"upstream_bind_config"`
+			} `json:"cluster"`
+		} `json:"configs"`
+	}
+	if err := json.Unmarshal(text, &dump); err != nil {
+		return nil, fmt.Errorf("read Envoy's clusters: %w", err)
+	}
+	for _, c := range dump.Configs {
+		if c.Cluster.Name == clusterOf(webVIP, webPort) && c.Cluster.Bind != nil {
+			return c.Cluster.Bind, nil
+		}
+	}
+	return nil, fmt.Errorf("the cluster of %s has no bind configuration", target)
 }
 
 // captureLogs returns the access loggers of the client pod's capture listener.
@@ -133,43 +191,46 @@ func captureLogs(ctx context.Context, node *sandbox.Node) ([]any, error) {
 }
 
 // bareConfig makes the bare Envoy's configuration out of the node's bootstrap and
-// the capture listener's access loggers.
-func bareConfig(bootstrap []byte, logs []any, netns, admin, log string) ([]byte, error) {
+// the capture listener's access loggers. With bind there is a second listener, in
+// the same namespace, whose cluster binds so.
+func bareConfig(bootstrap []byte, logs []any, netns, dir string, bind any) ([]byte, error) {
 	var c object
 	if err := json.Unmarshal(bootstrap, &c); err != nil {
 		return nil, fmt.Errorf("read the node's bootstrap: %w", err)
 	}
-	if err := logTo(logs, log); err != nil {
+	delete(c, "dynamic_resources")
+	c["admin"] = object{"address": object{"pipe": object{"path": bareAdmin(dir)}}}
+	// The bootstrap's own clusters stay: the loggers may send to them.
+	static, _ := c["static_resources"].(object)
+	clusters, _ := static["clusters"].([]any)
+	logsOf := func(listener string) ([]any, error) { return loggersTo(logs, bareLog(dir, listener)) }
+	own, err := logsOf(bareName)
+	if err != nil {
 		return nil, err
 	}
-	delete(c, "dynamic_resources")
-	c["admin"] = object{"address": object{"pipe": object{"path": admin}}}
-	var endpoints []object
-	for _, ip := range servers {
-		endpoints = append(endpoints, object{"endpoint": object{"address": socketAddress(ip.String(), serverPort)}})
+	listeners := []object{bareListener(bareName, barePort, netns, own, nil)}
+	clusters = append(clusters, bareCluster(bareName, nil))
+	if bind != nil {
+		enter := object{
+			"name": "envoy.filters.network.set_filter_state",
+			"typed_config": object{
+				"@type": "type.googleapis.com/envoy.extensions.filters.network.set_filter_state.v3.Config",
+				"on_new_connection": []object{{
+					"object_key":           "envoy.network.upstream_bind_override.network_namespace",
+					"factory_key":          "envoy.string",
+					"format_string":        object{"text_format_source": object{"inline_string": netns}},
+					"shared_with_upstream": "ONCE",
+				}},
+			},
+		}
+		own, err := logsOf(barePodName)
+		if err != nil {
+			return nil, err
+		}
+		listeners = append(listeners, bareListener(barePodName, barePodPort, netns, own, []object{enter}))
+		clusters = append(clusters, bareCluster(barePodName, bind))
 	}
-	listen := socketAddress("127.0.0.1", barePort)
-	listen["socket_address"].(object)["network_namespace_filepath"] = netns
-	c["static_resources"] = object{
-		"listeners": []object{{
-			"name": "bare", "address": listen, "access_log": logs,
-			"filter_chains": []object{{"filters": []object{{
-				"name": "envoy.filters.network.tcp_proxy",
-				"typed_config": object{
-					"@type":       "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
-					"stat_prefix": "bare", "cluster": bareCluster,
-				},
-			}}}},
-		}},
-		"clusters": []object{{
-			"name": bareCluster, "type": "STATIC", "connect_timeout": "2s",
-			// The labels of the captured Service, so that its counters cost the same.
-			"metadata": object{"filter_metadata": object{"aether": object{
-				"namespace": "default", "service": webService, "port": "http",
-			}}},
-			"load_assignment": object{"cluster_name": bareCluster, "endpoints": []object{{"lb_endpoints": endpoints}}},
-		}},
-	}
+	c["static_resources"] = object{"listeners": listeners, "clusters": clusters}
 	out, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write the bare Envoy's configuration: %w", err)
@@ -177,14 +238,57 @@ func bareConfig(bootstrap []byte, logs []any, netns, admin, log string) ([]byte,
 	return out, nil
 }
 
+// bareListener leads to the cluster of its name.
+func bareListener(name string, port int, netns string, logs []any, before []object) object {
+	listen := socketAddress("127.0.0.1", port)
+	listen["socket_address"].(object)["network_namespace_filepath"] = netns
+	return object{
+		"name": name, "address": listen, "access_log": logs,
+		"filter_chains": []object{{"filters": append(before, object{
+			"name": "envoy.filters.network.tcp_proxy",
+			"typed_config": object{
+				"@type":       "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+				"stat_prefix": name, "cluster": name,
+			},
+		})}},
+	}
+}
+
+func bareCluster(name string, bind any) object {
+	var endpoints []object
+	for _, ip := range servers {
+		endpoints = append(endpoints, object{"endpoint": object{"address": socketAddress(ip.String(), serverPort)}})
+	}
+	c := object{
+		"name": name, "type": "STATIC", "connect_timeout": "2s",
+		// The labels of the captured Service, so that its counters cost the same.
+		"metadata": object{"filter_metadata": object{"aether": object{
+			"namespace": "default", "service": webService, "port": "http",
+		}}},
+		"load_assignment": object{"cluster_name": name, "endpoints": []object{{"lb_endpoints": endpoints}}},
+	}
+	if bind != nil {
+		c["upstream_bind_config"] = bind
+	}
+	return c
+}
+
 func socketAddress(host string, port int) object {
 	return object{"socket_address": object{"address": host, "port_value": port}}
 }
 
-// logTo sends the one file logger among them to another file.
-func logTo(logs []any, path string) error {
+// loggersTo returns a copy of access loggers whose one file logger writes to path.
+func loggersTo(logs []any, path string) ([]any, error) {
+	text, err := json.Marshal(logs)
+	if err != nil {
+		return nil, fmt.Errorf("copy the access loggers: %w", err)
+	}
+	var out []any
+	if err := json.Unmarshal(text, &out); err != nil {
+		return nil, fmt.Errorf("copy the access loggers: %w", err)
+	}
 	files := 0
-	for _, l := range logs {
+	for _, l := range out {
 		l, _ := l.(object)
 		config, _ := l["typed_config"].(object)
 		if _, ok := config["path"]; ok {
@@ -193,10 +297,12 @@ func logTo(logs []any, path string) error {
 		}
 	}
 	if files != 1 {
-		return fmt.Errorf("the capture listener has %d file access logs, want one", files)
+		return nil, fmt.Errorf("the capture listener has %d file access logs, want one", files)
 	}
-	return nil
+	return out, nil
 }
+
+func bareAdmin(dir string) string { return filepath.Join(dir, "bare.sock") }
 
 // awaitAdmin waits until an Envoy says it serves.
 func awaitAdmin(ctx context.Context, socket string) error {

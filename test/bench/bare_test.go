@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestBareConfig(t *testing.T) {
@@ -20,7 +23,8 @@ func TestBareConfig(t *testing.T) {
 			object{"name": "stats", "typed_config": object{"counters": []any{}}},
 		}
 	}
-	text, err := bareConfig([]byte(bootstrap), logs(), "/run/netns/pod", "/tmp/bare.sock", "/tmp/bare.log")
+	bind := map[string]any{"source_address": map[string]any{"address": "0.0.0.0"}}
+	text, err := bareConfig([]byte(bootstrap), logs(), "/run/netns/pod", "/tmp", bind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +35,7 @@ func TestBareConfig(t *testing.T) {
 		Overload map[string]any `json:"overload_manager"`
 		Static   struct {
 			Listeners []struct {
+				Name    string
 				Address struct {
 					Socket struct {
 						Address string
@@ -41,8 +46,12 @@ func TestBareConfig(t *testing.T) {
 					Filter map[string]any
 					Config struct{ Path string } `json:"typed_config"`
 				} `json:"access_log"`
+				Chains []struct{ Filters []struct{ Name string } } `json:"filter_chains"`
 			}
-			Clusters []struct{ Name string }
+			Clusters []struct {
+				Name string
+				Bind any `json:"upstream_bind_config"`
+			}
 		} `json:"static_resources"`
 	}
 	if err := json.Unmarshal(text, &c); err != nil {
@@ -51,25 +60,44 @@ func TestBareConfig(t *testing.T) {
 	if c.Dynamic != nil || c.Stats == nil || c.Runtime == nil || c.Overload == nil {
 		t.Errorf("the bootstrap is not kept, or the control plane is:\n%s", text)
 	}
-	if len(c.Static.Clusters) != 1 || c.Static.Clusters[0].Name != bareCluster {
-		t.Errorf("clusters %+v", c.Static.Clusters)
+	var clusters []string
+	for _, cl := range c.Static.Clusters {
+		clusters = append(clusters, cl.Name)
+		if (cl.Bind != nil) != (cl.Name == barePodName) {
+			t.Errorf("cluster %s binds with %v", cl.Name, cl.Bind)
+		}
 	}
-	if len(c.Static.Listeners) != 1 || len(c.Static.Listeners[0].AccessLog) != 2 {
-		t.Fatalf("listeners %+v, want one with both loggers", c.Static.Listeners)
+	if diff := cmp.Diff([]string{"xds", bareName, barePodName}, clusters); diff != "" {
+		t.Errorf("clusters (-want +got):\n%s", diff)
 	}
-	l := c.Static.Listeners[0]
-	if l.AccessLog[0].Config.Path != "/tmp/bare.log" || l.AccessLog[0].Filter == nil {
-		t.Errorf("the log %+v, want it as it was but for its file", l.AccessLog[0])
+	if len(c.Static.Listeners) != 2 {
+		t.Fatalf("%d listeners, want two", len(c.Static.Listeners))
+	}
+	for i, want := range []struct {
+		name    string
+		filters int
+	}{{bareName, 1}, {barePodName, 2}} {
+		l := c.Static.Listeners[i]
+		if l.Name != want.name || len(l.Chains) != 1 || len(l.Chains[0].Filters) != want.filters || len(l.AccessLog) != 2 {
+			t.Errorf("listener %+v, want %+v with both loggers", l, want)
+			continue
+		}
+		if l.AccessLog[0].Config.Path != "/tmp/"+want.name+".log" || l.AccessLog[0].Filter == nil {
+			t.Errorf("the log %+v, want it as it was but for its file", l.AccessLog[0])
+		}
+		if s := l.Address.Socket; s.Address != "127.0.0.1" || s.NetNS != "/run/netns/pod" {
+			t.Errorf("it listens on %+v, want loopback in the pod's namespace", s)
+		}
+	}
+	text, err = bareConfig([]byte(bootstrap), logs(), "/run/netns/pod", "/tmp", nil)
+	if err != nil || bytes.Contains(text, []byte(barePodName)) {
+		t.Errorf("node-sourced there is a listener for pods, or %v", err)
 	}
 
-	if s := l.Address.Socket; s.Address != "127.0.0.1" || s.NetNS != "/run/netns/pod" {
-		t.Errorf("it listens on %+v, want loopback in the pod's namespace", s)
-	}
-
-	_, err = bareConfig([]byte("{"), logs(), "", "", "")
+	_, err = bareConfig([]byte("{"), logs(), "", "", nil)
 	wantError(t, err, "read the node's bootstrap")
-	_, err = bareConfig([]byte(bootstrap), logs()[1:], "", "", "")
+	_, err = bareConfig([]byte(bootstrap), logs()[1:], "", "", nil)
 	wantError(t, err, "0 file access logs")
-	_, err = bareConfig([]byte(bootstrap), append(logs(), logs()...), "", "", "")
+	_, err = bareConfig([]byte(bootstrap), append(logs(), logs()...), "", "", nil)
 	wantError(t, err, "2 file access logs")
 }

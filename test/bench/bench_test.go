@@ -64,31 +64,34 @@ func TestQuickRun(t *testing.T) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Valid || r.Error != "" || len(r.First) != 2 || len(r.Load) != 4 {
-		t.Errorf("valid %v (%s), %d first connections, %d loads", r.Valid, r.Error, len(r.First), len(r.Load))
+	if missing := r.missing(); !r.Valid || r.Error != "" || len(missing) > 0 {
+		t.Fatalf("valid %v (%s), missing %v", r.Valid, r.Error, missing)
 	}
-	if m := r.Machine; m.Cores == 0 || m.Kernel == "" || m.Wrk == "" || !strings.HasPrefix(m.Envoy, "1.") {
+	if m := r.Machine; m.Cores == 0 || m.Kernel == "" || m.Wrk == "" || m.HAProxy == "" || !strings.HasPrefix(m.Envoy, "1.") {
 		t.Errorf("machine %+v", m)
 	}
 	for _, f := range r.First {
-		if len(f.Samples) != quick.Names || f.Warm.Count != quick.Names*warmPerName {
-			t.Errorf("%s: %d names, %d later connections", f.Source, len(f.Samples), f.Warm.Count)
-		}
-		if f.Over.Median >= 100 {
-			t.Errorf("%s: a first connection takes %.1f ms over a later one, want less than 100", f.Source, f.Over.Median)
+		checkFirst(t, f.Source, f, quick.Names, 100)
+	}
+	for _, f := range r.Rolling {
+		checkFirst(t, f.Source+", rolling", f.FirstConnections, quick.Rolling.Names, 300)
+		if f.Replaced < 10 || f.Sent < 2 {
+			t.Errorf("%s: %.0f slices replaced per second, of which Envoy saw %.0f: nothing rolled", f.Source, f.Replaced, f.Sent)
 		}
 	}
 	for _, l := range r.Load {
-		if n := len(l.Samples); n != 2*quick.Pairs {
-			t.Errorf("%s %s: %d samples, want %d", l.Source, l.Kind, n, 2*quick.Pairs)
+		checkLoad(t, l)
+	}
+	for _, s := range r.Scale {
+		checkScale(t, s)
+	}
+	checkMemory(t, *r.Memory)
+	for _, k := range r.Neighbour.Kinds {
+		if k.P99.Count != quick.Neighbour.Rounds || k.P99.Median <= 0 || (k.PerSecond.Median <= 0) != (k.Name == quietName) {
+			t.Errorf("neighbour, %s: no sensible figures: %+v", k.Name, k)
 		}
-		if got := l.Ratios["capture"].PerSecond.Median; got <= 0.3 {
-			t.Errorf("%s %s: capture reaches %.2f of the bare listener, want more than 0.3", l.Source, l.Kind, got)
-		}
-		for name, lane := range l.Lanes {
-			if lane.CPU.Min <= 0 || lane.All.Min < lane.CPU.Min || lane.P50.Min <= 0 || lane.P99.Min < lane.P50.Min {
-				t.Errorf("%s %s: lane %s has no sensible figures: %+v", l.Source, l.Kind, name, lane)
-			}
+		if k.P99.Median > 2000 {
+			t.Errorf("neighbour, %s: p99 %.0f ms", k.Name, k.P99.Median)
 		}
 	}
 	if left, err := os.ReadDir("/run/aether-sandbox/bench"); !errors.Is(err, os.ErrNotExist) {
@@ -119,5 +122,61 @@ func TestInvalidRun(t *testing.T) {
 	}
 	if code := run(t.Context(), []string{"-pairs", "0"}, &stdout, &stderr); code != 2 {
 		t.Errorf("exit code %d for bad flags, want 2", code)
+	}
+}
+
+func checkFirst(t *testing.T, what string, f FirstConnections, names int, most float64) {
+	t.Helper()
+	if len(f.Samples) != names || f.Warm.Count != names*warmPerName {
+		t.Errorf("%s: %d names, %d later connections", what, len(f.Samples), f.Warm.Count)
+	}
+	if f.Over.Median >= most {
+		t.Errorf("%s: a first connection takes %.1f ms over a later one, want less than %.0f", what, f.Over.Median, most)
+	}
+}
+
+func checkLoad(t *testing.T, l Load) {
+	t.Helper()
+	lanes := 4
+	if l.Source == "pod" {
+		lanes = 5 // and the bare listener that dials from the pod's namespace
+	}
+	if n := len(l.Samples); n != lanes*quick.Pairs {
+		t.Errorf("%s %s: %d samples, want %d", l.Source, l.Kind, n, lanes*quick.Pairs)
+	}
+	if got := l.Ratios[captureName].PerSecond.Median; got <= 0.2 {
+		t.Errorf("%s %s: capture reaches %.2f of the bare listener, want more than 0.2", l.Source, l.Kind, got)
+	}
+	for name, lane := range l.Lanes {
+		if (lane.CPU.Min <= 0) != (name == dnatName) || lane.All.Min <= lane.CPU.Min || lane.P50.Min <= 0 || lane.P99.Min < lane.P50.Min {
+			t.Errorf("%s %s: lane %s has no sensible figures: %+v", l.Source, l.Kind, name, lane)
+		}
+	}
+}
+
+func checkScale(t *testing.T, s Scale) {
+	t.Helper()
+	if s.Told.Median <= 0 || s.Told.Median > 100 || s.Renamed.Median < s.Told.Median || s.Renamed.Median > 2000 {
+		t.Errorf("%d Services: a change takes %.1f ms from the source, %.1f ms from the file", s.Services, s.Told.Median, s.Renamed.Median)
+	}
+	if s.IdleMiB <= 0 || s.IdleMiB > 200 || s.IdleCPU > 0.3 {
+		t.Errorf("%d Services: the agent has %.0f MiB and uses %.2f of a core idle", s.Services, s.IdleMiB, s.IdleCPU)
+	}
+	if s.BusyCPU <= s.IdleCPU || s.Replaced < 10 {
+		t.Errorf("%d Services: %.0f changes per second use %.2f of a core, none %.2f", s.Services, s.Replaced, s.BusyCPU, s.IdleCPU)
+	}
+}
+
+// checkMemory has bounds of one and a half times the bars: of few things the cost
+// of one is coarse.
+func checkMemory(t *testing.T, m Memory) {
+	t.Helper()
+	if len(m.Costs) != 7 {
+		t.Errorf("memory of %d things, want 7", len(m.Costs))
+	}
+	for _, c := range m.Costs {
+		if limit, ok := memoryBars[c.What]; c.Allocated <= 0 || (ok && c.Allocated > 1.5*limit) {
+			t.Errorf("%s costs Envoy %.1f KiB, the bar is %.0f", c.What, c.Allocated, limit)
+		}
 	}
 }

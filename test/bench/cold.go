@@ -30,7 +30,7 @@ type FirstConnections struct {
 	Over Distribution `json:"over"`
 	// Others is the share of the machine, 0 to 1, that went to something else.
 	Others  float64      `json:"others"`
-	Samples []ColdSample `json:"samples"`
+	Samples []ColdSample `json:"samples,omitempty"`
 }
 
 // ColdSample is one name: its first connection and the ones after it.
@@ -54,45 +54,48 @@ const (
 // after name, from one process in the client pod.
 func measureFirstConnections(ctx context.Context, node *sandbox.Node, source string, names int) (FirstConnections, error) {
 	f := FirstConnections{Source: source}
-	if known, err := coldClusters(ctx, node); err != nil || known != 0 {
-		return f, errors.Join(fmt.Errorf("names that should be cold and that Envoy knows: %d", known), err)
+	return f, f.dial(ctx, node, targetsOf(coldVIPs(names)))
+}
+
+// dial measures on names that Envoy must not know yet.
+func (f *FirstConnections) dial(ctx context.Context, node *sandbox.Node, cold []string) error {
+	if known, err := knownOf(ctx, node, cold); err != nil || known != 0 {
+		return errors.Join(fmt.Errorf("names that should be cold and that Envoy knows: %d", known), err)
 	}
-	var targets []string
-	web := netip.AddrPortFrom(webVIP, webPort).String()
-	for range warmUp {
-		targets = append(targets, web)
-	}
-	for _, vip := range coldVIPs(names) {
-		target := netip.AddrPortFrom(vip, webPort).String()
+	targets := slices.Repeat([]string{netip.AddrPortFrom(webVIP, webPort).String()}, warmUp)
+	for _, target := range cold {
 		targets = append(targets, slices.Repeat([]string{target}, 1+warmPerName)...)
 	}
-	processes := append(sharedProcesses(node), node.EnvoyPID())
+	processes, err := processesOf(ctx, node)
+	if err != nil {
+		return err
+	}
 	began, err := usageOf(processes)
 	if err != nil {
-		return f, err
+		return err
 	}
 	argv := append([]string{"aether-client", "--path", answerPath, "--pause", coldPause.String(), "http"}, targets...)
 	out, err := node.Output(ctx, clientPod, argv...)
 	if err != nil {
-		return f, fmt.Errorf("dial %d cold names: %w: %s", names, err, lastLine(out))
+		return fmt.Errorf("dial %d cold names: %w: %s", len(cold), err, lastLine(out))
 	}
 	ended, err := usageOf(processes)
 	if err != nil {
-		return f, err
+		return err
 	}
 	f.Others = ended.othersSince(began, runtime.NumCPU())
 	if f.Samples, err = coldSamples(out, targets); err != nil {
-		return f, err
+		return err
 	}
-	known, err := coldClusters(ctx, node)
+	known, err := knownOf(ctx, node, cold)
 	if err != nil {
-		return f, err
+		return err
 	}
-	if known != names {
-		return f, fmt.Errorf("dialled %d names, of which Envoy knows %d", names, known)
+	if known != len(cold) {
+		return fmt.Errorf("dialled %d names, of which Envoy knows %d", len(cold), known)
 	}
 	f.summarise()
-	return f, nil
+	return nil
 }
 
 // coldSamples reads the client's verdicts, which must be those of the targets in
@@ -131,22 +134,24 @@ func (f *FirstConnections) summarise() {
 	f.Cold, f.Warm, f.Over = distributionOf(cold), distributionOf(warm), distributionOf(over)
 }
 
-// coldClusters counts the clusters that Envoy has for cold names.
-func coldClusters(ctx context.Context, node *sandbox.Node) (int, error) {
+// knownOf counts the targets that Envoy has a cluster for.
+func knownOf(ctx context.Context, node *sandbox.Node, targets []string) (int, error) {
 	text, err := node.AdminGet(ctx, "/clusters")
 	if err != nil {
 		return 0, err
 	}
-	seen := map[string]bool{}
+	has := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		name, _, _ := strings.Cut(line, "::")
-		if at, ok := strings.CutPrefix(name, "svc:"); ok {
-			if ap, err := netip.ParseAddrPort(at); err == nil && firstCold.Less(ap.Addr()) {
-				seen[name] = true
-			}
+		has[name] = true
+	}
+	known := 0
+	for _, target := range targets {
+		if has["svc:"+target] {
+			known++
 		}
 	}
-	return len(seen), nil
+	return known, nil
 }
 
 // lastLine returns the last line of a program's output.

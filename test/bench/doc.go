@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench is the program behind `make bench`: it makes a node out of
-// network namespaces, measures what capture costs on this machine, prints a
-// table and writes every sample to a file.
+// Command bench is the program behind `make bench`: it makes nodes out of
+// network namespaces, measures what the node proxy costs on this machine, in time,
+// memory and CPU, prints a table and writes every sample to a file. It also
+// writes the figures of a run into docs/measurements.md.
 //
 // Two things that are compared are measured in one run, next to each other in
 // time and in turns, over the same servers, by the same client, with the same

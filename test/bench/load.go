@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -16,14 +17,17 @@ import (
 	"aether.io/aether/internal/sandbox"
 )
 
-// lane is one way from the client pod to the servers, through an Envoy.
+// lane is one way from a pod to the servers.
 type lane struct {
 	name string
+	pod  string // where the client runs
 	url  string
-	// cluster is what every line of its access log must name.
-	cluster string
-	log     string
-	pid     func() int
+	// log is its access log, mark what every line of it must hold. The kernel
+	// keeps no log.
+	log, mark string
+	pid       func() int // of its proxy; nil for the kernel
+	// prepare makes the way and returns what undoes it; nil when it is always there.
+	prepare func(context.Context) (undo func() error, err error)
 }
 
 // Kinds of load.
@@ -41,9 +45,11 @@ type Load struct {
 	Kind   string           `json:"kind"`
 	Lanes  map[string]Lane  `json:"lanes"`
 	Ratios map[string]Ratio `json:"ratios"` // of each lane to the first, round by round
+	// Versus compares the capture lane with each of the others.
+	Versus map[string]Ratio `json:"captureVersus"`
 	// Others is the share of the machine that went to something else.
 	Others  Distribution `json:"others"`
-	Samples []LoadSample `json:"samples"`
+	Samples []LoadSample `json:"samples,omitempty"`
 }
 
 // Lane says how one lane did on its own.
@@ -51,8 +57,9 @@ type Lane struct {
 	PerSecond Distribution `json:"perSecond"`
 	P50       Distribution `json:"p50ms"`
 	P99       Distribution `json:"p99ms"`
-	CPU       Distribution `json:"cpuMicroseconds"` // of its Envoy, per request
-	All       Distribution `json:"allMicroseconds"` // of Envoys, servers and client, per request
+	CPU       Distribution `json:"cpuMicroseconds"`     // of its proxy, per request
+	All       Distribution `json:"allMicroseconds"`     // of proxy, servers and client, per request
+	Machine   Distribution `json:"machineMicroseconds"` // of the whole machine, per request
 }
 
 // Ratio compares a lane with the first one.
@@ -73,12 +80,14 @@ type LoadSample struct {
 	P50       float64 `json:"p50ms"`
 	P99       float64 `json:"p99ms"`
 	Max       float64 `json:"maxms"`
-	// CPU is what the lane's Envoy used, microseconds per request.
+	// CPU is what the lane's proxy used, microseconds per request; 0 for the kernel.
 	CPU float64 `json:"cpuMicroseconds"`
 	// All is what everything that takes part used, client and servers too. On a
 	// machine that does nothing else, its cores over it are the requests per
 	// second; unlike those it does not suffer when the machine does.
 	All float64 `json:"allMicroseconds"`
+	// Machine is what the whole machine used, strangers included, in steps of 10 ms.
+	Machine float64 `json:"machineMicroseconds"`
 	// Others is the share of the machine, 0 to 1, that processes used meanwhile
 	// which have no part in this.
 	Others float64 `json:"others"`
@@ -166,7 +175,9 @@ func (l *loader) names() []string {
 func (l *loader) processes() []int {
 	pids := slices.Clone(l.shared)
 	for _, lane := range l.lanes {
-		pids = append(pids, lane.pid())
+		if lane.pid != nil {
+			pids = append(pids, lane.pid())
+		}
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids)
@@ -177,7 +188,7 @@ func (l *loader) tell(kind string, calm, rounds int, samples []LoadSample) {
 	for _, lane := range l.lanes {
 		for _, s := range samples {
 			if s.Lane == lane.name {
-				text += fmt.Sprintf("   %s %.0f/s, p99 %.2f ms, %.1f µs of CPU", lane.name, s.PerSecond, s.P99, s.CPU)
+				text += fmt.Sprintf("   %s %.0f/s p99 %.2f ms", lane.name, s.PerSecond, s.P99)
 			}
 		}
 	}
@@ -230,20 +241,22 @@ func readWrk(out []byte) (wrkResult, error) {
 }
 
 // sample puts one lane under load and checks that every connection is in its
-// access log, on its cluster.
-func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Duration) (LoadSample, error) {
-	s := LoadSample{Lane: lane.name}
-	if err := os.Truncate(lane.log, 0); err != nil {
-		return s, fmt.Errorf("empty the access log: %w", err)
+// access log, on its way.
+func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Duration) (s LoadSample, err error) {
+	s.Lane = lane.name
+	if lane.log != "" {
+		if err := os.Truncate(lane.log, 0); err != nil {
+			return s, fmt.Errorf("empty the access log: %w", err)
+		}
 	}
-	argv := []string{
-		"wrk", "-t1", "-c" + strconv.Itoa(connections), "-d" + strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s",
-		"--timeout", "5s", "-s", l.script,
+	if lane.prepare != nil {
+		undo, err := lane.prepare(ctx)
+		if err != nil {
+			return s, fmt.Errorf("prepare lane %s: %w", lane.name, err)
+		}
+		defer func() { err = errors.Join(err, undo()) }()
 	}
-	if kind == newConnections {
-		argv = append(argv, "-H", "Connection: close")
-	}
-	before, err := cpuTime(lane.pid())
+	before, err := lane.used()
 	if err != nil {
 		return s, err
 	}
@@ -251,13 +264,11 @@ func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Dura
 	if err != nil {
 		return s, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, d+15*time.Second)
-	defer cancel()
-	out, err := l.node.Output(ctx, clientPod, append(argv, lane.url)...)
+	r, err := l.wrk(ctx, lane, kind, d)
 	if err != nil {
 		return s, fmt.Errorf("load lane %s: %w", lane.name, err)
 	}
-	after, err := cpuTime(lane.pid())
+	after, err := lane.used()
 	if err != nil {
 		return s, err
 	}
@@ -265,16 +276,41 @@ func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Dura
 	if err != nil {
 		return s, err
 	}
-	r, err := readWrk(out)
-	if err != nil {
-		return s, fmt.Errorf("lane %s: %w", lane.name, err)
-	}
+	each := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(r.Requests) }
 	s.Requests, s.PerSecond = r.Requests, float64(r.Requests)/r.Microseconds*1e6
 	s.P50, s.P99, s.Max = r.P50/1000, r.P99/1000, r.Max/1000
-	s.CPU = float64((after - before).Microseconds()) / float64(r.Requests)
-	s.All = float64((ended.ours - began.ours).Microseconds()) / float64(r.Requests)
+	s.CPU, s.All, s.Machine = each(after-before), each(ended.ours-began.ours), each(ended.machine-began.machine)
 	s.Others = ended.othersSince(began, runtime.NumCPU())
+	if lane.log == "" {
+		return s, nil
+	}
 	return s, checkLog(ctx, lane, kind, r.Requests, logFlush)
+}
+
+// used is the CPU time of the lane's proxy so far.
+func (l lane) used() (time.Duration, error) {
+	if l.pid == nil {
+		return 0, nil
+	}
+	return cpuTime(l.pid())
+}
+
+// wrk is the load itself.
+func (l *loader) wrk(ctx context.Context, lane lane, kind string, d time.Duration) (wrkResult, error) {
+	argv := []string{
+		"wrk", "-t1", "-c" + strconv.Itoa(connections), "-d" + strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s",
+		"--timeout", "5s", "-s", l.script,
+	}
+	if kind == newConnections {
+		argv = append(argv, "-H", "Connection: close")
+	}
+	ctx, cancel := context.WithTimeout(ctx, d+15*time.Second)
+	defer cancel()
+	out, err := l.node.Output(ctx, lane.pod, append(argv, lane.url)...)
+	if err != nil {
+		return wrkResult{}, err
+	}
+	return readWrk(out)
 }
 
 // logFlush is how long Envoy may take to write its log.
@@ -293,16 +329,16 @@ func checkLog(ctx context.Context, lane lane, kind string, requests int, within 
 		want = connections
 	}
 	most := want + cutOff
-	cluster := []byte(`"cluster":` + strconv.Quote(lane.cluster))
+	mark := []byte(lane.mark)
 	return eventually(ctx, within, func() error {
 		b, err := os.ReadFile(lane.log)
 		if err != nil {
 			return fmt.Errorf("read the access log: %w", err)
 		}
-		lines, on := bytes.Count(b, []byte("\n")), bytes.Count(b, cluster)
+		lines, on := bytes.Count(b, []byte("\n")), bytes.Count(b, mark)
 		if lines < want || lines > most || on != lines {
-			return fmt.Errorf("lane %s: its access log holds %d connections, %d of them on cluster %s; want %d to %d",
-				lane.name, lines, on, lane.cluster, want, most)
+			return fmt.Errorf("lane %s: its access log holds %d connections, %d of them with %s; want %d to %d",
+				lane.name, lines, on, lane.mark, want, most)
 		}
 		return nil
 	})
@@ -324,8 +360,8 @@ func eventually(ctx context.Context, limit time.Duration, f func() error) error 
 	}
 }
 
-// summarise fills in Lanes and Ratios; the first name is what the others are
-// compared with.
+// summarise fills in Lanes, Ratios and Versus; the first name is what the others
+// are compared with.
 func (r *Load) summarise(names []string) {
 	var others []float64
 	for _, s := range r.Samples {
@@ -334,44 +370,53 @@ func (r *Load) summarise(names []string) {
 		}
 	}
 	r.Others = distributionOf(others)
-	r.Lanes, r.Ratios = map[string]Lane{}, map[string]Ratio{}
+	r.Lanes, r.Ratios, r.Versus = map[string]Lane{}, map[string]Ratio{}, map[string]Ratio{}
+	base, capture := r.of(names[0]), r.of(captureName)
 	for _, name := range names {
 		own := r.of(name)
 		r.Lanes[name] = Lane{
-			PerSecond: distributionOf(own.perSecond), P50: distributionOf(own.p50),
-			P99: distributionOf(own.p99), CPU: distributionOf(own.cpu), All: distributionOf(own.all),
+			PerSecond: distributionOf(own.perSecond), P50: distributionOf(own.p50), P99: distributionOf(own.p99),
+			CPU: distributionOf(own.cpu), All: distributionOf(own.all), Machine: distributionOf(own.machine),
 		}
-		if name == names[0] {
-			continue
+		if name != names[0] {
+			r.Ratios[name] = own.over(base)
 		}
-		base := r.of(names[0])
-		r.Ratios[name] = Ratio{
-			PerSecond: ratios(own.perSecond, base.perSecond), P50: ratios(own.p50, base.p50),
-			P99: ratios(own.p99, base.p99), CPU: ratios(own.cpu, base.cpu),
-			All: ratios(own.all, base.all),
+		if name != captureName {
+			r.Versus[name] = capture.over(own)
 		}
 	}
 }
 
 // series are a lane's samples by round.
-type series struct{ perSecond, p50, p99, cpu, all []float64 }
+type series struct{ perSecond, p50, p99, cpu, all, machine []float64 }
 
 func (r *Load) of(name string) series {
 	var out series
 	for _, s := range r.Samples {
 		if s.Lane == name && !s.SetAside {
 			out.perSecond, out.p50 = append(out.perSecond, s.PerSecond), append(out.p50, s.P50)
-			out.p99, out.cpu, out.all = append(out.p99, s.P99), append(out.cpu, s.CPU), append(out.all, s.All)
+			out.p99, out.cpu = append(out.p99, s.P99), append(out.cpu, s.CPU)
+			out.all, out.machine = append(out.all, s.All), append(out.machine, s.Machine)
 		}
 	}
 	return out
 }
 
-// ratios divides round by round.
+// over compares two lanes.
+func (s series) over(base series) Ratio {
+	return Ratio{
+		PerSecond: ratios(s.perSecond, base.perSecond), P50: ratios(s.p50, base.p50), P99: ratios(s.p99, base.p99),
+		CPU: ratios(s.cpu, base.cpu), All: ratios(s.all, base.all),
+	}
+}
+
+// ratios divides round by round. What cost nothing cannot be divided by.
 func ratios(of, to []float64) Distribution {
 	var out []float64
 	for i := range min(len(of), len(to)) {
-		out = append(out, of[i]/to[i])
+		if to[i] > 0 {
+			out = append(out, of[i]/to[i])
+		}
 	}
 	return distributionOf(out)
 }

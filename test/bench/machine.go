@@ -18,12 +18,13 @@ import (
 
 // Machine is what the figures were taken on.
 type Machine struct {
-	Kernel string `json:"kernel"`
-	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"`
-	Envoy  string `json:"envoy"`
-	Wrk    string `json:"wrk"`
-	Go     string `json:"go"`
+	Kernel  string `json:"kernel"`
+	CPU     string `json:"cpu"`
+	Cores   int    `json:"cores"`
+	Envoy   string `json:"envoy"`
+	Wrk     string `json:"wrk"`
+	HAProxy string `json:"haproxy"`
+	Go      string `json:"go"`
 	// LoadBefore is the load average of the last minute when the run began: what
 	// others were doing.
 	LoadBefore float64 `json:"loadBefore"`
@@ -56,6 +57,11 @@ func lookAtMachine(ctx context.Context, envoy string) (Machine, error) {
 		return m, errors.New("wrk is not installed: run tools/install-packages.sh wrk:wrk")
 	}
 	m.Wrk = firstMatch(`wrk (?:debian/)?(\S+)`, out)
+	out, err = exec.CommandContext(ctx, "haproxy", "-v").Output()
+	if err != nil {
+		return m, fmt.Errorf("ask HAProxy for its version (tools/install-packages.sh haproxy:haproxy installs it): %w", err)
+	}
+	m.HAProxy = firstMatch(`version ([0-9.]+)`, out)
 	return m, nil
 }
 

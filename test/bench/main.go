@@ -23,7 +23,7 @@ import (
 type Settings struct {
 	// Sources are the source modes, of pod and node.
 	Sources []string `json:"sources"`
-	// Rows are what to measure, of first, kept-alive and new.
+	// Rows are what to measure.
 	Rows []string `json:"rows"`
 	// Names is how many cold names are dialled in each source mode.
 	Names int `json:"names"`
@@ -33,16 +33,40 @@ type Settings struct {
 	// Calm is the share of the machine that others may use in a pair for it to
 	// count; 1 counts all pairs.
 	Calm float64 `json:"calm"`
+
+	Rolling   RollingSettings   `json:"rolling"`
+	Scale     ScaleSettings     `json:"scale"`
+	Memory    MemorySettings    `json:"memory"`
+	Neighbour NeighbourSettings `json:"neighbour"`
 }
 
-const rowFirst = "first"
+// What to measure, beside the kinds of load.
+const (
+	rowFirst     = "first"
+	rowRolling   = "rolling"
+	rowScale     = "scale"
+	rowMemory    = "memory"
+	rowNeighbour = "neighbour"
+)
 
 var (
 	allSources = []string{"pod", "node"}
-	allRows    = []string{rowFirst, keptAlive, newConnections}
-	// defaults take about four minutes, quick some forty seconds.
-	defaults = Settings{Sources: allSources, Rows: allRows, Names: 250, Pairs: 21, Seconds: 1, Calm: 1}
-	quick    = Settings{Sources: allSources, Rows: allRows, Names: 40, Pairs: 3, Seconds: 1, Calm: 1}
+	allRows    = []string{rowFirst, keptAlive, newConnections, rowRolling, rowScale, rowMemory, rowNeighbour}
+	// defaults take about a quarter of an hour, quick about a minute.
+	defaults = Settings{
+		Sources: allSources, Rows: allRows, Names: 300, Pairs: 15, Seconds: 1, Calm: 1,
+		Rolling:   RollingSettings{Asked: 2000, Endpoints: 5000, Pods: 100, Names: 300, PerSecond: 50},
+		Scale:     ScaleSettings{Services: []int{100, 1000, 10_000}, Changes: 200, PerSecond: 50, Seconds: 10},
+		Memory:    MemorySettings{Names: 500, Listeners: 200, Connections: 2000},
+		Neighbour: NeighbourSettings{Rounds: 15, Seconds: 1.5},
+	}
+	quick = Settings{
+		Sources: allSources, Rows: allRows, Names: 30, Pairs: 1, Seconds: 1, Calm: 1,
+		Rolling:   RollingSettings{Asked: 100, Endpoints: 500, Pods: 5, Names: 30, PerSecond: 50},
+		Scale:     ScaleSettings{Services: []int{60, 600}, Changes: 10, PerSecond: 50, Seconds: 1},
+		Memory:    MemorySettings{Names: 60, Listeners: 20, Connections: 200},
+		Neighbour: NeighbourSettings{Rounds: 1, Seconds: 1},
+	}
 )
 
 // maxRun bounds a whole run, whatever the settings.
@@ -92,6 +116,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 2
 	}
+	if b.docs != "" {
+		if err := writeDocs(".", b.docs); err != nil {
+			fmt.Fprintln(stderr, "bench: write the documents:", err)
+			return 1
+		}
+		return 0
+	}
 	b.say = func(format string, args ...any) { fmt.Fprintf(stdout, format+"\n", args...) }
 	r, err := b.measure(ctx, s)
 	if r != nil {
@@ -121,15 +152,17 @@ func parse(args []string, stderr io.Writer) (b *bench, s Settings, out string, e
 	fs.SetOutput(stderr)
 	fs.StringVar(&bin, "bin", ".build/bin", "`folder` with aether-agent and aetherctl")
 	fs.StringVar(&b.envoy, "envoy", ".build/envoy/envoy", "Envoy `binary`")
+	fs.StringVar(&b.name, "name", "bench", "`name` of the node: two of different names can run side by side")
 	fs.StringVar(&out, "out", ".build/bench.json", "`file` for every sample")
-	fs.StringVar(&sources, "source", "", "source `modes` (default pod,node)")
-	fs.StringVar(&rows, "only", "", "`rows` to measure (default first,kept-alive,new)")
+	fs.StringVar(&b.docs, "write-docs", "", "measure nothing: bring the documents along with the run in `file`")
+	fs.StringVar(&sources, "source", "", "source `modes` (default "+strings.Join(allSources, ",")+")")
+	fs.StringVar(&rows, "only", "", "`rows` to measure (default "+strings.Join(allRows, ",")+")")
 	fs.IntVar(&given.Names, "names", defaults.Names, "cold names in each source mode")
 	fs.IntVar(&given.Pairs, "pairs", defaults.Pairs, "pairs of samples of each load")
 	fs.Float64Var(&given.Seconds, "seconds", defaults.Seconds, "length of a sample")
 	fs.Float64Var(&given.Calm, "calm", defaults.Calm,
 		fmt.Sprintf("`share` of the machine that others may use in a pair for it to count; up to %d times as many pairs are made", maxAttempts))
-	fs.BoolVar(&brief, "quick", false, fmt.Sprintf("%d names, %d pairs of %g s, unless given", quick.Names, quick.Pairs, quick.Seconds))
+	fs.BoolVar(&brief, "quick", false, fmt.Sprintf("%d names, %d pairs of %g s, unless given, and few of everything else", quick.Names, quick.Pairs, quick.Seconds))
 	if err := fs.Parse(args); err != nil {
 		return nil, s, "", err
 	}
@@ -163,6 +196,8 @@ func parse(args []string, stderr io.Writer) (b *bench, s Settings, out string, e
 // bench makes nodes and measures on them.
 type bench struct {
 	agent, ctl, envoy string
+	name              string // of the node
+	docs              string // the run to write documents of
 	say               func(format string, args ...any)
 }
 
@@ -181,9 +216,10 @@ func (b *bench) measure(ctx context.Context, s Settings) (*Report, error) {
 	b.say("Linux %s, %d cores (%s), Envoy %s, wrk %s; load average before the run %.2f",
 		m.Kernel, m.Cores, m.CPU, m.Envoy, m.Wrk, m.LoadBefore)
 	r := &Report{Began: time.Now().UTC(), Machine: m, Settings: s}
-	for _, source := range s.Sources {
-		if err = b.measureSource(ctx, s, source, r); err != nil {
-			err = fmt.Errorf("%s-sourced: %w", source, err)
+	for _, part := range b.parts(s, r) {
+		b.say("\n%s", part.title)
+		if err = part.run(ctx); err != nil {
+			err = fmt.Errorf("%s: %w", part.title, err)
 			break
 		}
 	}
@@ -192,48 +228,78 @@ func (b *bench) measure(ctx context.Context, s Settings) (*Report, error) {
 	return r, err
 }
 
-// measureSource takes all rows of one source mode on a fresh node.
-func (b *bench) measureSource(ctx context.Context, s Settings, source string, r *Report) (err error) {
-	dir, err := os.MkdirTemp("", "aether-bench-")
-	if err != nil {
-		return fmt.Errorf("make a folder: %w", err)
+// part is what is measured on one node.
+type part struct {
+	title string
+	run   func(context.Context) error
+}
+
+// parts are what the settings ask for, in order.
+func (b *bench) parts(s Settings, r *Report) []part {
+	var out []part
+	add := func(title string, run func(context.Context) error, rows ...string) {
+		if slices.ContainsFunc(rows, func(row string) bool { return slices.Contains(s.Rows, row) }) {
+			out = append(out, part{title, run})
+		}
 	}
-	defer os.RemoveAll(dir)
-	objects := filepath.Join(dir, "objects")
-	script := filepath.Join(dir, "result.lua")
-	if err := errors.Join(
-		os.Mkdir(objects, 0o755),
-		os.WriteFile(filepath.Join(objects, "bench.yaml"), []byte(manifests(s.Names)), 0o644),
-		os.WriteFile(script, []byte(wrkScript), 0o644),
-	); err != nil {
-		return fmt.Errorf("write the manifests: %w", err)
+	for _, source := range s.Sources {
+		add(source+"-sourced", func(ctx context.Context) error { return b.measureSource(ctx, s, source, r) }, rowFirst, keptAlive, newConnections)
 	}
-	node, err := sandbox.Up(ctx, sandbox.Config{
-		Name: "bench", Dirs: []string{objects}, EgressSource: source, EnvoyConcurrency: workers,
-		AgentPath: b.agent, EnvoyPath: b.envoy, SelfPath: b.ctl,
+	for _, source := range s.Sources {
+		add(source+"-sourced, a large Service rolling", func(ctx context.Context) error {
+			l, err := b.measureRolling(ctx, source, s.Rolling)
+			if err == nil {
+				r.Rolling = append(r.Rolling, l)
+				b.sayFirst(l.FirstConnections)
+			}
+			return err
+		}, rowRolling)
+	}
+	for _, size := range s.Scale.Services {
+		add(thousands(size)+" Services", func(ctx context.Context) error {
+			l, err := b.measureScale(ctx, size, s.Scale)
+			if err == nil {
+				r.Scale = append(r.Scale, l)
+				b.say("  %-10s told → acknowledged p50 %.2f ms, p99 %.2f ms   agent %.0f MiB, %.1f %% of a core, %.1f %% busy   others used %.0f %% of the machine",
+					rowScale, l.Told.Median, l.Told.P99, l.IdleMiB, 100*l.IdleCPU, 100*l.BusyCPU, 100*l.Others)
+			}
+			return err
+		}, rowScale)
+	}
+	add("memory of Envoy", func(ctx context.Context) error {
+		m, err := b.measureMemory(ctx, s.Memory)
+		r.Memory = &m
+		return err
+	}, rowMemory)
+	add("a neighbour that misbehaves", func(ctx context.Context) error {
+		n, err := b.measureNeighbour(ctx, s.Neighbour)
+		r.Neighbour = &n
+		return err
+	}, rowNeighbour)
+	return out
+}
+
+func (b *bench) sayFirst(f FirstConnections) {
+	b.say("  %-10s %d names   first p50 %.2f ms, p99 %.2f ms   later p50 %.2f ms, p99 %.2f ms   others used %.0f %% of the machine",
+		rowFirst, len(f.Samples), f.Cold.Median, f.Cold.P99, f.Warm.Median, f.Warm.P99, 100*f.Others)
+}
+
+// measureSource takes first connections and loads of one source mode.
+func (b *bench) measureSource(ctx context.Context, s Settings, source string, r *Report) error {
+	return b.withNode(ctx, nodeSpec{source: source, pods: manifests(s.Names)}, func(n *sandbox.Node, _, dir string) error {
+		if slices.Contains(s.Rows, rowFirst) {
+			if err := calm(s.Calm).wait(ctx); err != nil {
+				return err
+			}
+			f, err := measureFirstConnections(ctx, n, source, s.Names)
+			if err != nil {
+				return err
+			}
+			r.First = append(r.First, f)
+			b.sayFirst(f)
+		}
+		return b.measureLoad(ctx, s, source, n, dir, r)
 	})
-	if err != nil {
-		return fmt.Errorf("start the node: %w", err)
-	}
-	defer func() {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-		defer cancel()
-		err = errors.Join(err, node.Down(clean))
-	}()
-	b.say("\n%s-sourced: the node is up", source)
-	if slices.Contains(s.Rows, rowFirst) {
-		if err := calm(s.Calm).wait(ctx); err != nil {
-			return err
-		}
-		f, err := measureFirstConnections(ctx, node, source, s.Names)
-		if err != nil {
-			return err
-		}
-		r.First = append(r.First, f)
-		b.say("  %-10s %d names   first p50 %.2f ms, p99 %.2f ms   later p50 %.2f ms, p99 %.2f ms   others used %.0f %% of the machine",
-			rowFirst, len(f.Samples), f.Cold.Median, f.Cold.P99, f.Warm.Median, f.Warm.P99, 100*f.Others)
-	}
-	return b.measureLoad(ctx, s, source, node, script, r)
 }
 
 // sharedProcesses are the agent's and the servers'.
@@ -247,19 +313,32 @@ func sharedProcesses(node *sandbox.Node) []int {
 	return pids
 }
 
-func (b *bench) measureLoad(ctx context.Context, s Settings, source string, node *sandbox.Node, script string, r *Report) error {
-	kinds := slices.DeleteFunc(slices.Clone(s.Rows), func(row string) bool { return row == rowFirst })
+func (b *bench) measureLoad(ctx context.Context, s Settings, source string, node *sandbox.Node, dir string, r *Report) error {
+	kinds := slices.DeleteFunc(slices.Clone(s.Rows), func(row string) bool { return row != keptAlive && row != newConnections })
 	if len(kinds) == 0 {
 		return nil
 	}
-	bare, err := startBare(ctx, node, b.envoy, filepath.Dir(script))
+	script := filepath.Join(dir, "result.lua")
+	if err := os.WriteFile(script, []byte(wrkScript), 0o644); err != nil {
+		return fmt.Errorf("write wrk's script: %w", err)
+	}
+	envoy, err := envoyOf(ctx, node)
+	if err != nil {
+		return err
+	}
+	bare, err := startBare(ctx, node, source, b.envoy, dir)
 	if err != nil {
 		return err
 	}
 	defer bare.stop()
+	haproxy, err := startHAProxy(ctx, node, source, dir)
+	if err != nil {
+		return err
+	}
+	defer haproxy.stop()
 	l := loader{
-		node: node, script: script, lanes: []lane{bare.lane(), captureLane(node)}, shared: sharedProcesses(node),
-		duration: time.Duration(s.Seconds * float64(time.Second)), calm: calm(s.Calm), progress: b.say,
+		node: node, script: script, lanes: append(bare.lanes(), captureLane(node, envoy), haproxy.lane(), dnatLane(node)),
+		shared: sharedProcesses(node), duration: time.Duration(s.Seconds * float64(time.Second)), calm: calm(s.Calm), progress: b.say,
 	}
 	for _, kind := range kinds {
 		load, err := l.measure(ctx, source, kind, s.Pairs)

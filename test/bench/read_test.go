@@ -77,7 +77,7 @@ func TestCheckLog(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			l := lane{name: "capture", cluster: right, log: filepath.Join(t.TempDir(), "access.log")}
+			l := lane{name: captureName, mark: onCluster(right), log: filepath.Join(t.TempDir(), "access.log")}
 			if err := os.WriteFile(l.log, []byte(c.log), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -241,8 +241,8 @@ func TestManifests(t *testing.T) {
 		if n := len(res.Objects.Services); n != names+1 {
 			t.Errorf("%d Services, want %d", n, names+1)
 		}
-		if n := len(res.Objects.Pods); n != 1+len(servers) {
-			t.Errorf("%d Pods, want %d", n, 1+len(servers))
+		if n := len(res.Objects.Pods); n != 3+len(servers) {
+			t.Errorf("%d Pods, want %d", n, 3+len(servers))
 		}
 	}
 	all := coldVIPs(maxNames)

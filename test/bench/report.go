@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -21,8 +21,13 @@ type Report struct {
 	Machine  Machine            `json:"machine"`
 	Settings Settings           `json:"settings"`
 	Rows     []Row              `json:"rows"`
-	First    []FirstConnections `json:"firstConnections"`
-	Load     []Load             `json:"load"`
+	First    []FirstConnections `json:"firstConnections,omitempty"`
+	Rolling  []Rolling          `json:"rolling,omitempty"`
+	Load     []Load             `json:"load,omitempty"`
+	Scale    []Scale            `json:"scale,omitempty"`
+	Memory   *Memory            `json:"memory,omitempty"`
+	// Neighbour is how a pod fares beside one that misbehaves.
+	Neighbour *Neighbour `json:"neighbour,omitempty"`
 	// Valid is false when anything went wrong: then Error says what, and the
 	// figures mean nothing.
 	Valid bool   `json:"valid"`
@@ -33,10 +38,41 @@ type Report struct {
 type Row struct {
 	Measure string        `json:"measure"`
 	Source  string        `json:"source"`
-	Unit    string        `json:"unit"` // "ms" or "ratio"
+	Unit    Unit          `json:"unit"`
 	Figure  float64       `json:"figure"`
 	Spread  *Distribution `json:"spread,omitempty"`
 	Bar     *Bar          `json:"bar,omitempty"`
+}
+
+// Unit is what a figure is in.
+type Unit string
+
+// The units.
+const (
+	millis     Unit = "ms"
+	micros     Unit = "µs"
+	ratio      Unit = "ratio"
+	kibibytes  Unit = "KiB"
+	mebibytes  Unit = "MiB"
+	seconds    Unit = "s"
+	coreShare  Unit = "% of a core"
+	perSecond1 Unit = "/s"
+)
+
+// write is a figure in words.
+func (u Unit) write(v float64) string {
+	switch u {
+	case ratio:
+		return fmt.Sprintf("%.3f", v)
+	case millis, seconds:
+		return fmt.Sprintf("%.2f %s", v, u)
+	case coreShare:
+		return fmt.Sprintf("%.1f %s", 100*v, u)
+	case perSecond1:
+		return fmt.Sprintf("%.0f/s", v)
+	default:
+		return fmt.Sprintf("%.1f %s", v, u)
+	}
 }
 
 // Bar is what a figure must reach.
@@ -63,22 +99,29 @@ func (r Row) leavesOpen(limit float64) bool {
 	return r.Spread != nil && r.Spread.Low < limit && limit < r.Spread.High
 }
 
-func (b *Bar) String() string {
-	if b == nil {
-		return "\t"
+// limit and verdict are the bar's in words.
+func (b *Bar) limit() string {
+	switch {
+	case b == nil:
+		return ""
+	case b.AtLeast != 0:
+		return fmt.Sprintf("≥ %g", b.AtLeast)
 	}
-	limit := fmt.Sprintf("≤ %g", b.AtMost)
-	if b.AtLeast != 0 {
-		limit = fmt.Sprintf("≥ %g", b.AtLeast)
+	return fmt.Sprintf("≤ %g", b.AtMost)
+}
+
+func (b *Bar) verdict() string {
+	switch {
+	case b == nil:
+		return ""
+	case b.Met && b.Unsure:
+		return "✔ not for sure"
+	case b.Met:
+		return "✔"
+	case b.Unsure:
+		return "✖ not for sure"
 	}
-	verdict := "MISSED"
-	if b.Met {
-		verdict = "met"
-	}
-	if b.Unsure {
-		verdict += ", not for sure"
-	}
-	return limit + "\t" + verdict
+	return "✖"
 }
 
 // rows makes the table of a report.
@@ -86,18 +129,108 @@ func (r *Report) rows() []Row {
 	var out []Row
 	for _, f := range r.First {
 		out = append(out,
-			middle("first connection, p50", f.Source, "ms", f.Cold),
+			middle("first connection, p50", f.Source, millis, f.Cold),
 			tail("first connection, p99", f.Source, f.Cold),
-			middle("later connection, p50", f.Source, "ms", f.Warm),
+			middle("later connection, p50", f.Source, millis, f.Warm),
 			tail("later connection, p99", f.Source, f.Warm),
-			middle("first over later, p50", f.Source, "ms", f.Over).atMost(4),
+			middle("first over later, p50", f.Source, millis, f.Over).atMost(4),
 			tail("first over later, p99", f.Source, f.Over).atMost(10),
 		)
+	}
+	for _, l := range r.Rolling {
+		out = append(out, l.rows()...)
 	}
 	for _, l := range r.Load {
 		out = append(out, l.rows()...)
 	}
+	for _, l := range r.Scale {
+		out = append(out, l.rows()...)
+	}
+	if n := len(r.Scale); n > 1 && r.Scale[0].Told.Median > 0 {
+		first, last := r.Scale[0], r.Scale[n-1]
+		out = append(out, Row{
+			Measure: fmt.Sprintf("change told → acknowledged, p50 at %s over at %s Services", thousands(last.Services), thousands(first.Services)),
+			Unit:    ratio, Figure: last.Told.Median / first.Told.Median,
+		})
+	}
+	return append(append(out, r.Memory.rows()...), r.Neighbour.rows()...)
+}
+
+func (r *Rolling) rows() []Row {
+	of := func(what string, u Unit, v float64) Row {
+		return Row{Measure: "while rolling: " + what, Source: r.Source, Unit: u, Figure: v}
+	}
+	return []Row{
+		middle("first over later while rolling, p50", r.Source, millis, r.Over),
+		tail("first over later while rolling, p99", r.Source, r.Over).atMost(25),
+		of("slices replaced", perSecond1, r.Replaced),
+		of("assignments to Envoy", perSecond1, r.Sent),
+		of("the agent's answer, mean", millis, r.Answer),
+		of("Envoy's acknowledgement of a cluster, mean", millis, r.Acknowledge),
+		of("CPU of the agent", coreShare, r.AgentCPU),
+		of("CPU of Envoy", coreShare, r.EnvoyCPU),
+	}
+}
+
+// rows are one size's.
+func (r *Scale) rows() []Row {
+	at := fmt.Sprintf(" at %s Services, %s endpoints", thousands(r.Services), thousands(r.Endpoints))
+	of := func(what string, u Unit, v float64) Row { return Row{Measure: what + at, Unit: u, Figure: v} }
+	return []Row{
+		middle("change told → acknowledged, p50"+at, "", millis, r.Told),
+		tail("change told → acknowledged, p99"+at, "", r.Told).atMost(20),
+		middle("file renamed → first connection to the new endpoint, p50"+at, "", millis, r.Renamed),
+		tail("file renamed → first connection to the new endpoint, p99"+at, "", r.Renamed),
+		of("memory of the agent", mebibytes, r.IdleMiB),
+		of("memory of the agent while 50 slices a second change", mebibytes, r.BusyMiB),
+		of("CPU of the agent", coreShare, r.IdleCPU),
+		of("CPU of the agent while 50 slices a second change", coreShare, r.BusyCPU),
+		of("start of the node", seconds, r.Start),
+	}
+}
+
+// memoryBars are KiB.
+var memoryBars = map[string]float64{costListener: 75, costService: 80, costEndpoint: 4}
+
+func (m *Memory) rows() []Row {
+	if m == nil {
+		return nil
+	}
+	out := []Row{{Measure: "Envoy with one pod and no name, resident", Unit: mebibytes, Figure: m.BaseMiB}}
+	for _, c := range m.Costs {
+		row := Row{Measure: "Envoy, each " + c.What, Unit: kibibytes, Figure: c.Allocated}
+		if limit, ok := memoryBars[c.What]; ok {
+			row = row.atMost(limit)
+		}
+		out = append(out, row)
+	}
 	return out
+}
+
+func (n *Neighbour) rows() []Row {
+	if n == nil {
+		return nil
+	}
+	var out []Row
+	for _, k := range n.Kinds {
+		switch k.Name {
+		case quietName:
+			out = append(out, middle("neighbour's p99, quiet", "pod", millis, k.P99))
+		case pastName:
+			out = append(out, middle("neighbour's p99 over quiet: "+k.Name, "pod", ratio, k.Over))
+		default:
+			out = append(out, middle("neighbour's p99 over quiet: "+k.Name, "pod", ratio, k.Over).atMost(2))
+		}
+	}
+	return out
+}
+
+// thousands writes a number with commas.
+func thousands(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
 // newBar is the bar of new connections per second. A pod-sourced connection
@@ -105,60 +238,98 @@ func (r *Report) rows() []Row {
 var newBar = map[string]float64{"pod": 0.85, "node": 0.95}
 
 func (r *Load) rows() []Row {
-	ratio := r.Ratios["capture"]
-	of := func(what string, d Distribution) Row { return middle("capture ÷ bare, "+what, r.Source, "ratio", d) }
+	over := r.Ratios[captureName]
+	of := func(what string, d Distribution) Row { return middle("capture ÷ bare, "+what, r.Source, ratio, d) }
+	var out []Row
+	what := "requests/s"
 	if r.Kind == newConnections {
-		return []Row{
-			of("new connections/s", ratio.PerSecond).atLeast(newBar[r.Source]),
-			of("p99 of new connections", ratio.P99),
-			of("CPU of Envoy per new connection", ratio.CPU),
-			of("CPU of all per new connection", ratio.All),
+		what = "connections/s"
+		out = []Row{
+			of("new connections/s", over.PerSecond).atLeast(newBar[r.Source]),
+			of("p99 of new connections", over.P99),
+			of("CPU of Envoy per new connection", over.CPU),
+			of("CPU of all per new connection", over.All),
+		}
+	} else {
+		out = []Row{
+			of("kept-alive requests/s", over.PerSecond).atLeast(0.97),
+			of("p99 of kept-alive requests", over.P99).atMost(1.1),
+			of("CPU of Envoy per kept-alive request", over.CPU),
+			of("CPU of all per kept-alive request", over.All),
 		}
 	}
-	return []Row{
-		of("kept-alive requests/s", ratio.PerSecond).atLeast(0.97),
-		of("p99 of kept-alive requests", ratio.P99).atMost(1.1),
-		of("CPU of Envoy per kept-alive request", ratio.CPU),
-		of("CPU of all per kept-alive request", ratio.All),
+	for _, name := range []string{barePodName, haproxyName, dnatName} {
+		if v, ok := r.Versus[name]; ok {
+			out = append(out, middle(fmt.Sprintf("capture ÷ %s, %s %s", name, r.Kind, what), r.Source, ratio, v.PerSecond))
+		}
 	}
+	return out
 }
 
 // middle is a row of a median, tail one of a 99th percentile.
-func middle(measure, source, unit string, d Distribution) Row {
+func middle(measure, source string, unit Unit, d Distribution) Row {
 	return Row{Measure: measure, Source: source, Unit: unit, Figure: d.Median, Spread: &d}
 }
 
 func tail(measure, source string, d Distribution) Row {
-	return Row{Measure: measure, Source: source, Unit: "ms", Figure: d.P99}
+	return Row{Measure: measure, Source: source, Unit: millis, Figure: d.P99}
 }
+
+// cells are a row's in words.
+func (r Row) cells() []string {
+	sure, between := "", ""
+	if d := r.Spread; d != nil {
+		sure = r.Unit.write(d.Low) + " – " + r.Unit.write(d.High)
+		between = r.Unit.write(d.Q1) + " – " + r.Unit.write(d.Q3)
+	}
+	return []string{r.Measure, r.Source, r.Unit.write(r.Figure), sure, between, r.Bar.limit(), r.Bar.verdict()}
+}
+
+var rowHeads = []string{"measure", "source", "figure", "95 % sure", "quartiles", "bar", ""}
+
+// laneCells are the lanes' in words.
+func (r *Report) laneCells() [][]string {
+	var out [][]string
+	for _, l := range r.Load {
+		for _, name := range laneOrder {
+			lane, ok := l.Lanes[name]
+			if !ok {
+				continue
+			}
+			out = append(out, []string{
+				name, l.Source, l.Kind, fmt.Sprintf("%.0f", lane.PerSecond.Median),
+				millis.write(lane.P50.Median), millis.write(lane.P99.Median),
+				micros.write(lane.CPU.Median), micros.write(lane.All.Median), micros.write(lane.Machine.Median),
+				fmt.Sprintf("%.0f %%", 100*l.Others.Median),
+			})
+		}
+	}
+	return out
+}
+
+var (
+	laneOrder = []string{bareName, barePodName, captureName, haproxyName, dnatName}
+	laneHeads = []string{"lane", "source", "load", "per second", "p50", "p99", "CPU of its proxy", "of all", "of the machine", "used by others"}
+)
 
 // print writes the tables for people.
 func (r *Report) print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nmeasure\tsource\tfigure\t95 % sure\tmin – q1 – q3 – max\tbar\t")
+	line := func(cells []string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
+	fmt.Fprintln(t)
+	line(rowHeads)
 	for _, row := range r.Rows {
-		format, unit := "%.3f", ""
-		if row.Unit == "ms" {
-			format, unit = "%.2f", " ms"
-		}
-		figure, sure, between := fmt.Sprintf(format, row.Figure)+unit, "", ""
-		if d := row.Spread; d != nil {
-			sure = fmt.Sprintf(format+" – "+format, d.Low, d.High)
-			between = fmt.Sprintf(format+" – "+format+" – "+format+" – "+format, d.Min, d.Q1, d.Q3, d.Max)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Measure, row.Source, figure, sure, between, row.Bar)
+		line(row.cells())
 	}
 	t.Flush()
-	fmt.Fprintln(t, "\nlane\tsource\tload\tper second\tp50\tp99\tCPU of its Envoy\tof all\tmachine used by others\t")
-	for _, l := range r.Load {
-		for _, name := range slices.Sorted(maps.Keys(l.Lanes)) {
-			lane := l.Lanes[name]
-			fmt.Fprintf(t, "%s\t%s\t%s\t%.0f\t%.2f ms\t%.2f ms\t%.1f µs\t%.1f µs\t%.0f %%\t\n",
-				name, l.Source, l.Kind, lane.PerSecond.Median, lane.P50.Median, lane.P99.Median,
-				lane.CPU.Median, lane.All.Median, 100*l.Others.Median)
+	if lanes := r.laneCells(); len(lanes) > 0 {
+		fmt.Fprintln(t)
+		line(laneHeads)
+		for _, cells := range lanes {
+			line(cells)
 		}
+		t.Flush()
 	}
-	t.Flush()
 }
 
 func (r *Report) write(path string) error {

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,9 @@ func cpuTime(pid int) (time.Duration, error) {
 	var sum time.Duration
 	for _, f := range files {
 		b, err := os.ReadFile(f)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended since
+		}
 		if err != nil {
 			return 0, fmt.Errorf("read CPU time: %w", err)
 		}
