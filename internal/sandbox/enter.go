@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -183,10 +185,9 @@ func reapUntil(pid int) int {
 }
 
 // makeSurroundings mounts what the namespaces need of their own: /proc for the
-// PID namespace, /run for named network namespaces (what the system has there
-// stays visible), and /dev/shm for the shared memory of one Envoy and its
-// successor. What the system unmounts meanwhile goes here too, or this would
-// keep it in use.
+// PID namespace, /run for named network namespaces, and /dev/shm for the shared
+// memory of one Envoy and its successor. What the system unmounts meanwhile goes
+// here too, or this would keep it in use.
 func makeSurroundings(r surroundingsRecord) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep mounts to the sandbox: %w", err)
@@ -194,12 +195,15 @@ func makeSurroundings(r surroundingsRecord) error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("%s: %w", mountProcStep, err)
 	}
-	if err := makeRun(); err != nil {
+	ours := []string{filepath.Base(netnsDir), filepath.Base(recordFile)}
+	err := layOver("/run", "mode=755", func(e os.DirEntry) bool { return slices.Contains(ours, e.Name()) })
+	if err != nil {
 		return err
 	}
 	if _, err := os.Stat("/dev/shm"); err == nil {
-		if err := unix.Mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
-			return fmt.Errorf("mount /dev/shm: %w", err)
+		// Files there are shared memory, which is not shared.
+		if err := layOver("/dev/shm", "mode=1777", func(e os.DirEntry) bool { return !e.IsDir() }); err != nil {
+			return err
 		}
 	}
 	b, err := json.Marshal(r)
@@ -212,36 +216,37 @@ func makeSurroundings(r surroundingsRecord) error {
 	return nil
 }
 
-// hostRun is where the system's /run is in a /run of our own.
-const hostRun = "/run/.host"
+// hostDir is where a directory that was laid over has what the system has there.
+const hostDir = ".host"
 
-// makeRun lays a file system of our own over /run with links to what was there.
-func makeRun() error {
-	old, err := unix.Open("/run", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// layOver lays a file system of our own over a directory, with links to what is
+// there but for what is hidden: paths that lead through it go on to work.
+func layOver(dir, options string, hidden func(os.DirEntry) bool) error {
+	old, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
-		return fmt.Errorf("open /run: %w", err)
+		return fmt.Errorf("clone the mounts of %s: %w", dir, err)
 	}
 	defer unix.Close(old)
-	entries, err := os.ReadDir("/run")
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("list /run: %w", err)
+		return fmt.Errorf("list %s: %w", dir, err)
 	}
-	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
-		return fmt.Errorf("mount /run: %w", err)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount %s: %w", dir, err)
 	}
-	if err := os.Mkdir(hostRun, 0o755); err != nil {
-		return fmt.Errorf("make %s: %w", hostRun, err)
+	host := filepath.Join(dir, hostDir)
+	if err := os.Mkdir(host, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", host, err)
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", old), hostRun, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("bind /run to %s: %w", hostRun, err)
+	if err := unix.MoveMount(old, "", unix.AT_FDCWD, host, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount what was in %s at %s: %w", dir, host, err)
 	}
 	for _, e := range entries {
-		name := "/run/" + e.Name()
-		if name == netnsDir || name == hostRun || name == recordFile {
+		if e.Name() == hostDir || hidden(e) {
 			continue
 		}
-		if err := os.Symlink(hostRun+"/"+e.Name(), name); err != nil {
-			return fmt.Errorf("link %s: %w", name, err)
+		if err := os.Symlink(filepath.Join(hostDir, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("link %s: %w", filepath.Join(dir, e.Name()), err)
 		}
 	}
 	return nil

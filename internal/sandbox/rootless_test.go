@@ -108,6 +108,36 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
+// TestOrdinaryUserDirectories: what the sandbox lays a file system of its own
+// over can still hold manifests and its files.
+func TestOrdinaryUserDirectories(t *testing.T) {
+	if !asOrdinaryUser(t) {
+		return
+	}
+	shm, err := os.MkdirTemp("/dev/shm", "sandbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(shm) })
+	cl, st, _ := usersOwn(t, "shm", twoPods, func(c *Config) {
+		writeManifests(t, shm, twoPods)
+		c.Dirs, c.StateDir = []string{shm}, shm
+	})
+	if len(st.Pods) != 2 || !strings.HasPrefix(st.Paths.Dir, shm) {
+		t.Errorf("%d pods, files in %s", len(st.Pods), st.Paths.Dir)
+	}
+	// What it puts there itself is nobody else's.
+	code, err := cl.Exec(t.Context(), "client", []string{"sh", "-c", "touch /dev/shm/of-the-sandbox /run/of-the-sandbox"}, Stdio{Err: os.Stderr})
+	if err != nil || code != 0 {
+		t.Errorf("exit code %d (%v)", code, err)
+	}
+	for _, f := range []string{"/dev/shm/of-the-sandbox", "/run/of-the-sandbox"} {
+		if _, err := os.Stat(f); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is outside (%v)", f, err)
+		}
+	}
+}
+
 // TestOrdinaryUserExec: standard files, exit codes, and who is asked to end.
 func TestOrdinaryUserExec(t *testing.T) {
 	if !asOrdinaryUser(t) {
