@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"aether.io/aether/internal/check"
+	"aether.io/aether/test/markdown"
+)
+
+const checkDocument = "docs/check.md"
+
+// TestCheckDocument: docs/check.md has a heading for every finding of a check, and
+// no other but those of the sections.
+func TestCheckDocument(t *testing.T) {
+	var headings []string
+	for _, h := range markdown.Headings(document(t, checkDocument)) {
+		if strings.Contains(h, "-") || slices.Contains(check.IDs(), h) {
+			headings = append(headings, h)
+		}
+	}
+	sameSet(t, "findings", headings, check.IDs())
+}
+
+// TestAgentWritesNoRules: the agent looks at capture rules to say whether they are
+// right; who writes them is the CNI plugin, the sandbox and aetherctl.
+func TestAgentWritesNoRules(t *testing.T) {
+	looks := []string{"ParseAnnotations", "Check", "Drift", "See"}
+	used := 0
+	for _, path := range textFiles(t, ".go") {
+		if !strings.HasPrefix(path, "cmd/aether-agent/") && !strings.HasPrefix(path, "internal/agent/") || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(repository(), path), nil, 0)
+		if err != nil {
+			t.Fatalf("parse %s: %v", path, err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "capture" && x.Obj == nil {
+				used++
+				if !slices.Contains(looks, s.Sel.Name) {
+					t.Errorf("%s uses capture.%s, and may only look: %s", path, s.Sel.Name, strings.Join(looks, ", "))
+				}
+			}
+			return true
+		})
+	}
+	if used == 0 {
+		t.Error("the agent does not look at capture rules at all: this shows nothing")
+	}
+}
