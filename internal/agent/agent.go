@@ -69,6 +69,9 @@ type Agent struct {
 	ended chan struct{} // closed when the loop has ended
 	ready chan struct{} // closed when the first publication is done
 	open  atomic.Bool   // the xDS socket is there
+
+	directory *directory
+	records   *records
 }
 
 // New checks the configuration and makes an agent. It does no I/O.
@@ -101,10 +104,13 @@ func New(c Config, d Deps) (*Agent, error) {
 		d.EnvoyPID = envoyProcess(c.AdminSocket())
 	}
 	c.Envoy = c.settings()
-	return &Agent{
+	a := &Agent{
 		cfg: c, deps: d, meter: NewMetrics(d.Registry),
 		in: make(chan message, mailboxSize), ended: make(chan struct{}), ready: make(chan struct{}),
-	}, nil
+		directory: newDirectory(),
+	}
+	a.records = a.newRecords()
+	return a, nil
 }
 
 type systemClock struct{}
@@ -229,6 +235,7 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 
 		compaction: compaction{limit: a.cfg.CompactNames},
 		compacts:   make(chan demand.StreamID, 1),
+		directory:  a.directory,
 	}
 	l.files = files{
 		demandFile: {name: demandFile, encode: func() []byte { return demand.Encode(l.demand.Remembered()) }},
@@ -242,10 +249,10 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 }
 
 // early are the listeners of what makes sense from the start.
-type early struct{ cli, refuse, health net.Listener }
+type early struct{ cli, refuse, records, health net.Listener }
 
 func (e early) close() {
-	for _, l := range []net.Listener{e.cli, e.refuse, e.health} {
+	for _, l := range []net.Listener{e.cli, e.refuse, e.records, e.health} {
 		if l != nil {
 			l.Close()
 		}
@@ -264,6 +271,9 @@ func (a *Agent) listenEarly() (e early, err error) {
 	if e.refuse, err = daemon.ListenUnix(a.cfg.run(refuseSocket), envoyMode); err != nil {
 		return e, err
 	}
+	if e.records, err = daemon.ListenUnix(a.cfg.run(recordSocket), envoyMode); err != nil {
+		return e, err
+	}
 	if a.cfg.MetricsAddress == "" {
 		return e, nil
 	}
@@ -280,6 +290,7 @@ func (a *Agent) serveEarly(ctx context.Context, group *errgroup.Group, e early) 
 	group.Go(func() error {
 		return refuse.New(refuse.Config{Log: a.deps.Log, Registerer: a.deps.Registry}).Serve(ctx, e.refuse)
 	})
+	a.records.serve(ctx, group, e.records, a.cfg.ScrapeInterval, a.deps.Clock)
 	if e.health != nil {
 		h := a.healthRoutes(metrics)
 		group.Go(func() error { return daemon.ServeHTTP(ctx, e.health, h, a.deps.Log) })

@@ -13,6 +13,7 @@ import (
 // cliRoutes is everything on agent.sock: cliHandler's, and
 //
 //	GET /v1/check       api.Check
+//	GET /v1/observe     and what else observeHandler has
 //	GET /metrics        the agent's, in Prometheus' text form
 //	GET /metrics/envoy  Envoy's of metrics.md; 503 when Envoy does not answer
 //
@@ -22,6 +23,7 @@ func (a *Agent) cliRoutes(k *looker, e *envoyMetrics) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", cliHandler{a.mailbox(), a.deps.Scraper}.routes())
 	mux.HandleFunc("GET /v1/check", k.serve)
+	a.observeRoutes().add(mux)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.deps.Registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /metrics/envoy", e.serve)
 	return jsonErrors(mux)

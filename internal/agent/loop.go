@@ -48,7 +48,9 @@ type loop struct {
 	clock Clock
 	meter *Metrics
 	xds   publisher
-	in    <-chan message
+	// directory is told of each new state.
+	directory *directory
+	in        <-chan message
 	// writes goes to the writer; it has room for one write of every file.
 	writes chan<- write
 
@@ -168,6 +170,7 @@ func (l *loop) turn(ms []message) {
 	f := l.demand.Step(t.now, t.events, l.look)
 	l.publish(t, f)
 	l.judge(t)
+	l.directory.update(l.state, len(t.dirty.Workloads) > 0)
 	l.compactionDue(t.now)
 	if f.Save {
 		l.save(demandFile)
@@ -203,6 +206,9 @@ func (l *loop) receive(t *turn, m message) {
 		return
 	case compacted:
 		l.compacted(m)
+		return
+	case recordsDialled:
+		l.recordsDialled(t, m)
 		return
 	case xdsEvent:
 		l.heard(t, m)

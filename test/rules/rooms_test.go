@@ -91,6 +91,11 @@ var rooms = map[string]room{
 		},
 		reason: "only capture writes a pod's rules; the CNI plugin must stay small",
 	},
+	"internal/observe": {
+		ours:    []string{"internal/model", "internal/envoy", "internal/agent/api"},
+		foreign: []string{envoyAPI, protobuf, "google.golang.org/grpc"},
+		reason:  "what is seen of connections decides nothing",
+	},
 	"internal/daemon": {
 		foreign: []string{promPkg, "github.com/google/renameio/v2", "golang.org/x/sys/unix"},
 		reason:  "what every binary shares knows no other room",
@@ -99,6 +104,7 @@ var rooms = map[string]room{
 		ours: []string{
 			"internal/model", "internal/plan", "internal/plan/demand", "internal/envoy", "internal/explain",
 			"internal/agent/api", "internal/manifest", "internal/xds", "internal/refuse", "internal/daemon", "internal/check",
+			"internal/observe",
 		},
 		foreign: []string{envoyAPI, protobuf, promPkg, "golang.org/x/sync/", "golang.org/x/time/", "golang.org/x/sys/unix"},
 		reason:  "the one loop joins core and shell",
