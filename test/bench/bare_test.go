@@ -10,21 +10,24 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestBareConfig(t *testing.T) {
-	const bootstrap = `{
+const bareBootstrap = `{
   "admin": {"address": {"pipe": {"path": "/run/x/envoy-admin.sock"}}},
   "dynamic_resources": {"ads_config": {}},
   "static_resources": {"clusters": [{"name": "xds"}]},
   "stats_config": {"kept": true}, "layered_runtime": {"kept": true}, "overload_manager": {"kept": true}
 }`
-	logs := func() []any {
-		return []any{
-			object{"name": "file", "filter": object{"kept": true}, "typed_config": object{"path": "/run/x/access.log", "log_format": object{}}},
-			object{"name": "stats", "typed_config": object{"counters": []any{}}},
-		}
+
+// bareLogs are the loggers of a capture listener, in short.
+func bareLogs() []any {
+	return []any{
+		object{"name": "file", "filter": object{"kept": true}, "typed_config": object{"path": "/run/x/access.log", "log_format": object{}}},
+		object{"name": "stats", "typed_config": object{"counters": []any{}}},
 	}
+}
+
+func TestBareConfig(t *testing.T) {
 	bind := map[string]any{"source_address": map[string]any{"address": "0.0.0.0"}}
-	text, err := bareConfig([]byte(bootstrap), logs(), "/run/netns/pod", "/tmp", bind)
+	text, err := bareConfig([]byte(bareBootstrap), bareLogs(), "/run/netns/pod", "/tmp", bind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,15 +92,18 @@ func TestBareConfig(t *testing.T) {
 			t.Errorf("it listens on %+v, want loopback in the pod's namespace", s)
 		}
 	}
-	text, err = bareConfig([]byte(bootstrap), logs(), "/run/netns/pod", "/tmp", nil)
+}
+
+func TestBareConfigWithout(t *testing.T) {
+	text, err := bareConfig([]byte(bareBootstrap), bareLogs(), "/run/netns/pod", "/tmp", nil)
 	if err != nil || bytes.Contains(text, []byte(barePodName)) {
 		t.Errorf("node-sourced there is a listener for pods, or %v", err)
 	}
 
-	_, err = bareConfig([]byte("{"), logs(), "", "", nil)
+	_, err = bareConfig([]byte("{"), bareLogs(), "", "", nil)
 	wantError(t, err, "read the node's bootstrap")
-	_, err = bareConfig([]byte(bootstrap), logs()[1:], "", "", nil)
+	_, err = bareConfig([]byte(bareBootstrap), bareLogs()[1:], "", "", nil)
 	wantError(t, err, "0 file access logs")
-	_, err = bareConfig([]byte(bootstrap), append(logs(), logs()...), "", "", nil)
+	_, err = bareConfig([]byte(bareBootstrap), append(bareLogs(), bareLogs()...), "", "", nil)
 	wantError(t, err, "2 file access logs")
 }
