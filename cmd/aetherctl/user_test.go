@@ -112,6 +112,8 @@ func TestOrdinaryUser(t *testing.T) {
 	u.wants([]string{"enforce"}, "mode")
 	u.wants([]string{"enforce"}, "status")
 	u.wants(nil, "sandbox", "set", "shop/web-1", "not-ready")
+	u.wants([]string{"done"}, "proxy", "restart") // shared memory of its own
+	u.wants([]string{`"outcome":"ok"`, `\"pod\":\"web-2`}, "sandbox", "exec", "shop/client", "--", "aether-client", "--mode", "http", "web.shop:80")
 
 	var st sandbox.Status
 	if err := json.Unmarshal([]byte(u.wants(nil, "sandbox", "status", "-o", "json")), &st); err != nil {
