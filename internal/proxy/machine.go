@@ -23,9 +23,9 @@ type timing struct {
 // The wait before a dead Envoy's successor: none at first, then from backMin
 // doubling up to backMax, and none again after one that lived for backStable.
 const (
-	backMin    = 100 * time.Millisecond
+	backMin    = 50 * time.Millisecond
 	backMax    = 5 * time.Second
-	backStable = 10 * time.Second
+	backStable = time.Second
 	// overdue is how much later than its shutdown time a draining Envoy is ended by
 	// us: its child does it, unless that has died.
 	overdue = 5 * time.Second

@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == argForbid {
 		os.Exit(forbidMain(os.Args[2]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == argStart {
+		os.Exit(startMain(os.Args[2]))
+	}
 	goleak.VerifyTestMain(m)
 }
 

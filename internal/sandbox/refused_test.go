@@ -104,7 +104,7 @@ func forbidMain(dir string) int {
 // is told there.
 func TestRefusedForReal(t *testing.T) {
 	needRoot(t)
-	self, home := reachable(t)
+	self, home := reachable(t, ordinaryUser)
 	cmd := exec.Command(self, argForbid, home)
 	cmd.Env = []string{"TMPDIR=" + home}
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}, {ContainerID: 1000, HostID: ordinaryUser, Size: 1}}

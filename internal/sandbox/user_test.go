@@ -22,7 +22,7 @@ func asOrdinaryUser(t *testing.T) bool {
 	if os.Geteuid() != 0 {
 		return true
 	}
-	self, home := reachable(t)
+	self, home := reachable(t, ordinaryUser)
 	cmd := exec.Command(self, "-test.run", "^"+t.Name()+"$", "-test.v", "-test.timeout", "90s")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
 	cmd.Dir = home
@@ -38,9 +38,9 @@ func asOrdinaryUser(t *testing.T) bool {
 	return false
 }
 
-// reachable returns a copy of this binary that everybody may run, and a home of
-// the ordinary user.
-func reachable(t *testing.T) (self, home string) {
+// reachable returns a copy of this binary that everybody may run, and a user's
+// home beside it.
+func reachable(t *testing.T, uid int) (self, home string) {
 	t.Helper()
 	// Not t.TempDir: the directory above it is closed to others.
 	dir, err := os.MkdirTemp("", "user")
@@ -54,7 +54,7 @@ func reachable(t *testing.T) (self, home string) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		os.Chmod(dir, 0o755), os.WriteFile(self, b, 0o755), os.Mkdir(home, 0o700), os.Chown(home, ordinaryUser, ordinaryUser),
+		os.Chmod(dir, 0o755), os.WriteFile(self, b, 0o755), os.Mkdir(home, 0o700), os.Chown(home, uid, uid),
 	} {
 		if err != nil {
 			t.Fatal(err)
