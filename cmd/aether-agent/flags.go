@@ -112,6 +112,7 @@ func (o *options) define(fs *flag.FlagSet) (podConnectionLimit *uint64) {
 		"how long the first dial of an address that no Service has waits for the Service to appear, at most 3s")
 	fs.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`host:port` of /metrics, /healthz and /readyz; empty for none")
 	fs.StringVar(&c.Envoy.AccessLogPath, "access-log", c.Envoy.AccessLogPath, "`file` Envoy writes its access log to")
+	o.defineRecords(fs)
 	fs.StringVar(&c.Envoy.TrustDomain, "trust-domain", c.Envoy.TrustDomain, "SPIFFE trust `domain` of the pods' identities")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", c.ScrapeInterval, "how often Envoy's connection counts are read")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -167,4 +168,22 @@ func descriptorLimit() uint64 {
 		return 1024
 	}
 	return r.Cur
+}
+
+// defineRecords declares the flags of what the agent and the access log are told.
+func (o *options) defineRecords(fs *flag.FlagSet) {
+	e := &o.config.Envoy
+	rate := func(name string, to *uint32, usage string) {
+		fs.Func(name, fmt.Sprintf("%s (default %d)", usage, *to), func(s string) error {
+			n, err := strconv.ParseUint(s, 10, 32)
+			if err != nil || n == 0 {
+				return errors.New("want a number from 1")
+			}
+			*to = uint32(n)
+			return nil
+		})
+	}
+	rate("record-rate", &e.RecordRate, "`number` of ended connections a second that Envoy tells the agent of, and as many again that failed or were refused")
+	rate("access-log-fault-rate", &e.AccessLogFaultRate, "`number` of refusals and failures a second that Envoy's access log holds")
+	fs.DurationVar(&e.RecordInterval, "record-interval", e.RecordInterval, "how often Envoy tells the agent of each open connection")
 }

@@ -86,6 +86,7 @@ endpoints serve it, and why it is refused when it is.`,
 	root.AddCommand(c.explainCommand(), c.svcCommand(), c.statusCommand(), c.modeCommand(),
 		c.proxyCommand(), c.sandboxCommand(), c.versionCommand())
 	root.AddCommand(c.checkCommand(), c.metricsCommand(), c.captureCommand())
+	root.AddCommand(c.observeCommand(), c.previewCommand(), c.topCommand())
 	return root
 }
 

@@ -111,3 +111,9 @@ type TopRow struct {
 	WaitP50Ms     *float64 `json:"waitP50Ms"`
 	WaitP99Ms     *float64 `json:"waitP99Ms"`
 }
+
+// Observation is what `aetherctl observe -o json` prints when it does not follow.
+type Observation struct {
+	Connections []Connection `json:"connections"` // never null
+	Missing     Missing      `json:"missing"`
+}
