@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -53,6 +52,9 @@ func startBare(ctx context.Context, node *sandbox.Node, source, envoy, dir strin
 	config := filepath.Join(dir, "bare.json")
 	logs, err := captureLogs(ctx, node)
 	if err != nil {
+		return nil, err
+	}
+	if logs, err = logs.withRates(filepath.Join(dir, "rates.json")); err != nil {
 		return nil, err
 	}
 	var bind any
@@ -163,37 +165,10 @@ func serviceBind(ctx context.Context, node *sandbox.Node) (any, error) {
 	return nil, fmt.Errorf("the cluster of %s has no bind configuration", target)
 }
 
-// captureLogs returns the access loggers of the client pod's capture listener.
-func captureLogs(ctx context.Context, node *sandbox.Node) ([]any, error) {
-	text, err := node.AdminGet(ctx, "/config_dump?resource=dynamic_listeners")
-	if err != nil {
-		return nil, err
-	}
-	var dump struct {
-		Configs []struct {
-			Name        string `json:"name"`
-			ActiveState struct {
-				Listener struct {
-					AccessLog []any `json:"access_log"`
-				} `json:"listener"`
-			} `json:"active_state"`
-		} `json:"configs"`
-	}
-	if err := json.Unmarshal(text, &dump); err != nil {
-		return nil, fmt.Errorf("read Envoy's listeners: %w", err)
-	}
-	for _, l := range dump.Configs {
-		if l.Name == "capture:default/"+clientPod && len(l.ActiveState.Listener.AccessLog) > 0 {
-			return l.ActiveState.Listener.AccessLog, nil
-		}
-	}
-	return nil, errors.New("the client pod has no capture listener with an access log")
-}
-
 // bareConfig makes the bare Envoy's configuration out of the node's bootstrap and
 // the capture listener's access loggers. With bind there is a second listener, in
 // the same namespace, whose cluster binds so.
-func bareConfig(bootstrap []byte, logs []any, netns, dir string, bind any) ([]byte, error) {
+func bareConfig(bootstrap []byte, logs loggers, netns, dir string, bind any) ([]byte, error) {
 	var c object
 	if err := json.Unmarshal(bootstrap, &c); err != nil {
 		return nil, fmt.Errorf("read the node's bootstrap: %w", err)
@@ -203,8 +178,7 @@ func bareConfig(bootstrap []byte, logs []any, netns, dir string, bind any) ([]by
 	// The bootstrap's own clusters stay: the loggers may send to them.
 	static, _ := c["static_resources"].(object)
 	clusters, _ := static["clusters"].([]any)
-	logsOf := func(listener string) ([]any, error) { return loggersTo(logs, bareLog(dir, listener)) }
-	own, err := logsOf(bareName)
+	own, err := logs.to(bareLog(dir, bareName))
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +197,7 @@ func bareConfig(bootstrap []byte, logs []any, netns, dir string, bind any) ([]by
 				}},
 			},
 		}
-		own, err := logsOf(barePodName)
+		own, err := logs.to(bareLog(dir, barePodName))
 		if err != nil {
 			return nil, err
 		}
@@ -239,16 +213,17 @@ func bareConfig(bootstrap []byte, logs []any, netns, dir string, bind any) ([]by
 }
 
 // bareListener leads to the cluster of its name.
-func bareListener(name string, port int, netns string, logs []any, before []object) object {
+func bareListener(name string, port int, netns string, logs loggers, before []object) object {
 	listen := socketAddress("127.0.0.1", port)
 	listen["socket_address"].(object)["network_namespace_filepath"] = netns
 	return object{
-		"name": name, "address": listen, "access_log": logs,
+		"name": name, "address": listen, "access_log": logs.Listener,
 		"filter_chains": []object{{"filters": append(before, object{
-			"name": "envoy.filters.network.tcp_proxy",
+			"name": tcpProxy,
 			"typed_config": object{
 				"@type":       "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
 				"stat_prefix": name, "cluster": name,
+				"access_log": logs.Proxy, "access_log_options": logs.Options,
 			},
 		})}},
 	}
@@ -275,31 +250,6 @@ func bareCluster(name string, bind any) object {
 
 func socketAddress(host string, port int) object {
 	return object{"socket_address": object{"address": host, "port_value": port}}
-}
-
-// loggersTo returns a copy of access loggers whose one file logger writes to path.
-func loggersTo(logs []any, path string) ([]any, error) {
-	text, err := json.Marshal(logs)
-	if err != nil {
-		return nil, fmt.Errorf("copy the access loggers: %w", err)
-	}
-	var out []any
-	if err := json.Unmarshal(text, &out); err != nil {
-		return nil, fmt.Errorf("copy the access loggers: %w", err)
-	}
-	files := 0
-	for _, l := range out {
-		l, _ := l.(object)
-		config, _ := l["typed_config"].(object)
-		if _, ok := config["path"]; ok {
-			config["path"] = path
-			files++
-		}
-	}
-	if files != 1 {
-		return nil, fmt.Errorf("the capture listener has %d file access logs, want one", files)
-	}
-	return out, nil
 }
 
 func bareAdmin(dir string) string { return filepath.Join(dir, "bare.sock") }

@@ -18,10 +18,14 @@ const bareBootstrap = `{
 }`
 
 // bareLogs are the loggers of a capture listener, in short.
-func bareLogs() []any {
-	return []any{
-		object{"name": "file", "filter": object{"kept": true}, "typed_config": object{"path": "/run/x/access.log", "log_format": object{}}},
-		object{"name": "stats", "typed_config": object{"counters": []any{}}},
+func bareLogs() loggers {
+	return loggers{
+		Listener: []any{
+			object{"name": "file", "filter": object{"kept": true}, "typed_config": object{"path": "/run/x/access.log", "log_format": object{}}},
+			object{"name": "stats", "typed_config": object{"counters": []any{}}},
+		},
+		Proxy:   []any{object{"name": "records"}},
+		Options: object{"access_log_flush_interval": "10s"},
 	}
 }
 
@@ -49,7 +53,15 @@ func TestBareConfig(t *testing.T) {
 					Filter map[string]any
 					Config struct{ Path string } `json:"typed_config"`
 				} `json:"access_log"`
-				Chains []struct{ Filters []struct{ Name string } } `json:"filter_chains"`
+				Chains []struct {
+					Filters []struct {
+						Name   string
+						Config struct {
+							AccessLog []any `json:"access_log"`
+							Options   any   `json:"access_log_options"`
+						} `json:"typed_config"`
+					}
+				} `json:"filter_chains"`
 			}
 			Clusters []struct {
 				Name string
@@ -88,6 +100,9 @@ func TestBareConfig(t *testing.T) {
 		if l.AccessLog[0].Config.Path != "/tmp/"+want.name+".log" || l.AccessLog[0].Filter == nil {
 			t.Errorf("the log %+v, want it as it was but for its file", l.AccessLog[0])
 		}
+		if p := l.Chains[0].Filters[want.filters-1]; p.Name != tcpProxy || len(p.Config.AccessLog) != 1 || p.Config.Options == nil {
+			t.Errorf("its proxy is %+v, want a tcp_proxy with the capture listener's logger", p)
+		}
 		if s := l.Address.Socket; s.Address != "127.0.0.1" || s.NetNS != "/run/netns/pod" {
 			t.Errorf("it listens on %+v, want loopback in the pod's namespace", s)
 		}
@@ -102,8 +117,11 @@ func TestBareConfigWithout(t *testing.T) {
 
 	_, err = bareConfig([]byte("{"), bareLogs(), "", "", nil)
 	wantError(t, err, "read the node's bootstrap")
-	_, err = bareConfig([]byte(bareBootstrap), bareLogs()[1:], "", "", nil)
+	none, two := bareLogs(), bareLogs()
+	none.Listener = none.Listener[1:]
+	two.Listener = append(two.Listener, bareLogs().Listener...)
+	_, err = bareConfig([]byte(bareBootstrap), none, "", "", nil)
 	wantError(t, err, "0 file access logs")
-	_, err = bareConfig([]byte(bareBootstrap), append(bareLogs(), bareLogs()...), "", "", nil)
+	_, err = bareConfig([]byte(bareBootstrap), two, "", "", nil)
 	wantError(t, err, "2 file access logs")
 }

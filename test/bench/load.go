@@ -25,7 +25,9 @@ type lane struct {
 	// log is its access log, mark what every line of it must hold. The kernel
 	// keeps no log.
 	log, mark string
-	pid       func() int // of its proxy; nil for the kernel
+	// loses is the share of its connections that its log may lack.
+	loses float64
+	pid   func() int // of its proxy; nil for the kernel
 	// prepare makes the way and returns what undoes it; nil when it is always there.
 	prepare func(context.Context) (undo func() error, err error)
 }
@@ -329,6 +331,7 @@ func checkLog(ctx context.Context, lane lane, kind string, requests int, within 
 		want = connections
 	}
 	most := want + cutOff
+	want -= int(lane.loses * float64(want))
 	mark := []byte(lane.mark)
 	return eventually(ctx, within, func() error {
 		b, err := os.ReadFile(lane.log)
