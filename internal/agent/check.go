@@ -74,7 +74,7 @@ func (k *looker) look(ctx context.Context) (check.Facts, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	f := check.Facts{Now: k.now(), Agent: l.agent, Names: l.names}
+	f := check.Facts{Now: k.now(), RunDir: k.cfg.RunDir, Agent: l.agent, Names: l.names}
 	f.Envoy.Connected = l.connected
 	f.Disk.Files = l.files
 	var parts sync.WaitGroup
@@ -116,9 +116,6 @@ type podFacts struct {
 	annotations map[string]string
 }
 
-// compactAt is how many names call for a new Envoy process.
-const compactAt = 16_000
-
 func (l *loop) checkFacts() loopFacts {
 	s := l.status()
 	f := loopFacts{
@@ -128,12 +125,10 @@ func (l *loop) checkFacts() loopFacts {
 		},
 		names: check.Names{
 			Services: l.demand.Count(demand.KindService), Other: l.demand.Count(demand.KindOther), Held: l.demand.Count(demand.KindHeld),
-			Budget: l.cfg.NameBudget, OverLimit: l.demand.OverLimit(), CompactAt: compactAt,
+			Budget: l.cfg.NameBudget, OverLimit: l.demand.OverLimit(), CompactAt: l.cfg.CompactNames,
 		},
 	}
-	for _, k := range demand.Kinds() {
-		f.names.All += l.demand.Count(k)
-	}
+	_, f.names.All, _ = l.demand.Newest()
 	for _, e := range l.envoys {
 		f.connected = append(f.connected, e.Version)
 	}

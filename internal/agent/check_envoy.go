@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/check"
 )
 
@@ -37,14 +38,17 @@ func (k *looker) lookAtEnvoy(ctx context.Context, e *check.Envoy) {
 	admin := newUnixHTTP(socket, scrapeTimeout)
 	e.Server = check.Saw(serverInfo(ctx, admin))
 	e.MaxConnections = check.Saw(maxConnections(ctx, admin))
-	stats, err := checkStats(ctx, admin)
-	e.Stats = check.Saw(stats, err)
-	if w := stats.Warming; err == nil && w != (check.Warming{}) {
+	e.Stats = check.Saw(checkStats(ctx, admin))
+	if w := e.Stats.Value.Warming; w != (check.Warming{}) {
 		e.StillWarming = stillWarming(ctx, admin, w)
 	}
-	pid, err := peerPID(ctx, socket)
+	var err error
+	pid := e.Supervisor.Value.PID
+	if pid == 0 {
+		pid, err = peerPID(ctx, socket)
+	}
 	e.PID = check.Saw(pid, err)
-	if err == nil {
+	if e.PID.Err == "" {
 		e.Files = check.Saw(processFiles(pid))
 	}
 }
@@ -108,6 +112,8 @@ var checkedStats = map[string]func(*check.Stats) *uint64{
 	"server.stats_overflow.counter":                  func(s *check.Stats) *uint64 { return &s.StatsOverflow },
 	"filesystem.write_failed":                        func(s *check.Stats) *uint64 { return &s.LogWriteFailed },
 	"filesystem.reopen_failed":                       func(s *check.Stats) *uint64 { return &s.LogReopenFailed },
+	"access_log.process_ratelimit.denied":            func(s *check.Stats) *uint64 { return &s.LogDropped },
+	"access_logs.grpc_access_log.logs_dropped":       func(s *check.Stats) *uint64 { return &s.RecordsDropped },
 	"tcp.cap_svc.on_demand_cluster_timeout":          func(s *check.Stats) *uint64 { return &s.OnDemandTimeouts },
 }
 
@@ -239,16 +245,11 @@ func lookAtSupervisor(ctx context.Context, socket string) check.Look[check.Super
 	return check.Saw(supervisorStatus(ctx, newUnixHTTP(socket, scrapeTimeout)))
 }
 
-// supervisorStatus reads what a check needs of api.ProxyStatus.
+// supervisorStatus reads what a check needs of the supervisor's state.
 func supervisorStatus(ctx context.Context, supervisor unixHTTP) (check.Supervisor, error) {
-	var st struct {
-		State    string     `json:"state"`
-		Epochs   []struct{} `json:"epochs"`
-		Restarts int        `json:"restarts"`
-		LastExit string     `json:"lastExit"`
-	}
+	var st api.ProxyStatus
 	if err := supervisor.decode(ctx, "/v1/status", maxAdminReply, &st); err != nil {
 		return check.Supervisor{}, err
 	}
-	return check.Supervisor{Restarts: st.Restarts, LastExit: st.LastExit, Epochs: len(st.Epochs), State: st.State}, nil
+	return check.Supervisor{Restarts: st.Restarts, LastExit: st.LastExit, Epochs: len(st.Epochs), State: st.State, PID: st.PID}, nil
 }

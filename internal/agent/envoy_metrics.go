@@ -40,7 +40,8 @@ var exposed = []string{
 	`listener_manager\.(listener_create_failure|listener_in_place_updated|total_filter_chains_draining|total_listeners_(active|warming|draining))`,
 	`server\.(concurrency|hot_restart_epoch|live|memory_(allocated|heap_size|physical_size)|state|stats_overflow\.(counter|gauge)|uptime)`,
 	`tcp\.cap_[a-z_]+\.(downstream_cx_total|on_demand_cluster_(attempt|success|missing|timeout))`,
-	`access_logs\..*`,
+	`access_log\.process_ratelimit\.(allowed|denied)`,
+	`access_logs\.grpc_access_log\.(logs_written|logs_dropped)`,
 }
 
 // exposedOfServices are those of each asked Service port: five series a port, on

@@ -106,7 +106,7 @@ var breaks = []struct {
 
 	{"Envoy away", func(f *Facts) { f.Envoy.Connected = nil }, []string{"failed envoy-connected: no Envoy is connected"}},
 	{"admin away", func(f *Facts) { f.Envoy.Server = Saw(Server{}, broken) }, []string{
-		"not-checked envoy-version: not checked: Envoy's admin socket", "not-checked envoy-state: not checked: Envoy's admin socket",
+		"not-checked envoy-version: not checked: Envoy's admin socket", "failed envoy-state: Envoy's admin socket does not answer",
 	}},
 	{"an old Envoy", func(f *Facts) { f.Envoy.Server.Value.Version = "1.39.2" }, []string{"failed envoy-version: Envoy is of version 1.39.2"}},
 	{"a newer Envoy", func(f *Facts) { f.Envoy.Server.Value.Version = "1.41.0-dev" }, []string{"warning envoy-version: Envoy is of version 1.41.0-dev"}},
@@ -174,12 +174,14 @@ var breaks = []struct {
 	{"first dials unanswered", func(f *Facts) { f.Envoy.Stats.Value.OnDemandTimeouts = 2 }, []string{"warning first-dials: 2 first dials"}},
 	{"budget used", func(f *Facts) { f.Names.Other = 1000 }, []string{"warning names-budget: 1000 of 1024"}},
 	{"over the budget", func(f *Facts) { f.Names.OverLimit = 9 }, []string{"warning names-budget: 3 of 1024 names that are no Service port's are in use; 9 were turned away"}},
-	{"many names", func(f *Facts) { f.Names.All = 15_000 }, []string{"warning names-total: Envoy was asked for 15000 names"}},
+	{"many names", func(f *Facts) { f.Names.All = 15_000 }, []string{"warning names-total: Envoy asked for 15000 names"}},
+	{"never a restart for names", func(f *Facts) { f.Names.All, f.Names.CompactAt = 15_000, 0 }, nil},
 
 	{"counters do not fit", func(f *Facts) { f.Envoy.Stats.Value.StatsOverflow = 4 }, []string{"warning statistics: 4 counts did not fit"}},
 	{"log not writable", func(f *Facts) { f.Disk.LogWritable = Saw(struct{}{}, broken) }, []string{"failed access-log: Envoy cannot log: permission denied"}},
 	{"log writes failed", func(f *Facts) { f.Envoy.Stats.Value.LogWriteFailed = 3 }, []string{"failed access-log: 3 writes"}},
-	{"log records dropped", func(f *Facts) { f.Envoy.Stats.Value.LogDropped = 3 }, []string{"warning access-log: 3 records"}},
+	{"log records dropped", func(f *Facts) { f.Envoy.Stats.Value.LogDropped = 3 }, []string{"warning access-log: 3 lines"}},
+	{"records not sent", func(f *Facts) { f.Envoy.Stats.Value.RecordsDropped = 3 }, []string{"warning access-log: 3 records could not be sent"}},
 	{"a damaged file", func(f *Facts) { f.Disk.Files[0].Damaged = "parse JSON; set aside: x" }, []string{"warning state-files: demand.json was damaged"}},
 	{"an unsaved file", func(f *Facts) { f.Disk.Files[1].Unsaved = "no space left" }, []string{"failed state-files: pods.json cannot be written: no space left"}},
 	{"a read-only directory", func(f *Facts) { f.Disk.Writable = Saw(struct{}{}, broken) }, []string{"failed state-directory: nothing can be written: permission denied"}},

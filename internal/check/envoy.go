@@ -22,18 +22,22 @@ const (
 	// slowReset is longer than a refusal takes in the worst storm.
 	slowReset = time.Second
 
-	statusCommand  = "aetherctl status"
-	raiseNoFile    = "raise Envoy's descriptor limit (systemd: LimitNOFILE=1048576; a shell: ulimit -n 1048576), make its bootstrap again (aether-agent bootstrap --descriptor-limit 1048576 ...) and restart Envoy"
-	startEnvoy     = "start Envoy with the bootstrap of `aether-agent bootstrap`, best by `aether-agent proxy`; why it ended is in its log"
-	envoyAdminHelp = "curl --unix-socket /run/aether/envoy-admin.sock http://envoy/"
+	statusCommand = "aetherctl status"
+	raiseNoFile   = "raise Envoy's descriptor limit (systemd: LimitNOFILE=1048576; a shell: ulimit -n 1048576), make its bootstrap again (aether-agent bootstrap --descriptor-limit 1048576 ...) and restart Envoy"
+	startEnvoy    = "start Envoy with the bootstrap of `aether-agent bootstrap`, best by `aether-agent proxy`; why it ended is in its log"
 )
 
 func assessEnvoy(f Facts) []api.Finding {
 	e := f.Envoy
 	out := []api.Finding{connected(e)}
-	out = append(out, server(e)...)
+	out = append(out, server(e, f.RunDir)...)
 	out = append(out, supervision(e)...)
-	return append(out, warming(e), rejections(f.Agent), descriptors(e), refuser(f.Refuser))
+	return append(out, warming(e, f.RunDir), rejections(f.Agent), descriptors(e), refuser(f.Refuser))
+}
+
+// askAdmin is the command that asks Envoy itself.
+func askAdmin(runDir, path string) string {
+	return "curl --unix-socket " + runDir + "/envoy-admin.sock http://envoy/" + path
 }
 
 func connected(e Envoy) api.Finding {
@@ -47,10 +51,10 @@ func connected(e Envoy) api.Finding {
 	}
 }
 
-func server(e Envoy) []api.Finding {
+func server(e Envoy, runDir string) []api.Finding {
 	if e.Server.Err != "" {
 		why := "Envoy's admin socket does not answer: " + e.Server.Err
-		return []api.Finding{notChecked("envoy-version", why), notChecked("envoy-state", why)}
+		return []api.Finding{notChecked("envoy-version", why), finding("envoy-state", api.FindingFailed, why, startEnvoy)}
 	}
 	s := e.Server.Value
 	version := ok("envoy-version", "Envoy is of version %s", s.Version)
@@ -62,7 +66,7 @@ func server(e Envoy) []api.Finding {
 	}
 	state := ok("envoy-state", "Envoy is LIVE, since %s", s.Uptime)
 	if s.State != "LIVE" {
-		state = finding("envoy-state", api.FindingWarning, fmt.Sprintf("Envoy is %s, since %s", s.State, s.Uptime), envoyAdminHelp+"server_info")
+		state = finding("envoy-state", api.FindingWarning, fmt.Sprintf("Envoy is %s, since %s", s.State, s.Uptime), askAdmin(runDir, "server_info"))
 	}
 	return []api.Finding{version, state}
 }
@@ -95,12 +99,9 @@ func supervision(e Envoy) []api.Finding {
 			notChecked("envoy-restarts", why),
 		}
 	}
-	processes := ok("envoy-processes", "%s", plural(s.Value.Epochs, "Envoy process")+word(" runs", " run", s.Value.Epochs))
-	if s.Value.Epochs > 1 {
-		processes.Seen = fmt.Sprintf("%d Envoy processes run", s.Value.Epochs)
-	}
+	running := ok("envoy-processes", "%s", processes(s.Value.Epochs))
 	if s.Value.Epochs > 2 {
-		processes = finding("envoy-processes", api.FindingWarning, fmt.Sprintf("%d Envoy processes run", s.Value.Epochs), "aetherctl proxy status")
+		running = finding("envoy-processes", api.FindingWarning, processes(s.Value.Epochs), "aetherctl proxy status")
 	}
 	supervised := ok("envoy-supervised", "Envoy is supervised (%s)", s.Value.State)
 	restarts := ok("envoy-restarts", "Envoy has not ended unasked since its supervisor started")
@@ -109,14 +110,14 @@ func supervision(e Envoy) []api.Finding {
 			fmt.Sprintf("Envoy ended unasked %s since its supervisor started, last: %s", times(s.Value.Restarts), s.Value.LastExit),
 			"read Envoy's log from before its end; then, to count anew: restart the supervisor")
 	}
-	return []api.Finding{processes, supervised, restarts}
+	return []api.Finding{running, supervised, restarts}
 }
 
-func word(one, many string, n int) string {
+func processes(n int) string {
 	if n == 1 {
-		return one
+		return "one Envoy process runs"
 	}
-	return many
+	return fmt.Sprintf("%d Envoy processes run", n)
 }
 
 func times(n int) string {
@@ -126,7 +127,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-func warming(e Envoy) api.Finding {
+func warming(e Envoy, runDir string) api.Finding {
 	if e.Stats.Err != "" {
 		return notChecked("envoy-warming", "Envoy's statistics cannot be read: "+e.Stats.Err)
 	}
@@ -136,7 +137,7 @@ func warming(e Envoy) api.Finding {
 	}
 	return finding("envoy-warming", api.FindingWarning,
 		fmt.Sprintf("%s and %s have been warming for over a second", plural(int(w.Clusters), "cluster"), plural(int(w.Listeners), "listener")),
-		envoyAdminHelp+"'config_dump?resource=dynamic_warming_clusters'", statusCommand)
+		askAdmin(runDir, "'config_dump?resource=dynamic_warming_clusters'"), statusCommand)
 }
 
 func rejections(a Agent) api.Finding {

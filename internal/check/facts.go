@@ -28,7 +28,9 @@ func NotLooked[T any](why string) Look[T] { return Look[T]{Err: why} }
 
 // Facts is everything that is known of a node at one moment.
 type Facts struct {
-	Now    time.Time
+	Now time.Time
+	// RunDir is where the sockets are.
+	RunDir string
 	Agent  Agent
 	Envoy  Envoy
 	Pods   []Pod
@@ -88,17 +90,16 @@ type Warming struct{ Clusters, Listeners uint64 }
 
 // Stats are counts of Envoy's since it started, and gauges of now.
 type Stats struct {
-	Warming           Warming
-	Connections       uint64 // captured, open now
-	NodeOverflow      uint64 // turned away by the node's limit
-	PodLimited        uint64 // turned away by a pod's limit
-	StatsOverflow     uint64 // counters that did not fit their scope
-	LogWriteFailed    uint64
-	LogReopenFailed   uint64
-	LogDropped        uint64 // records of the access log left out by its rate
-	OnDemandTimeouts  uint64 // first dials that got no answer in time
-	ListenerFailures  uint64 // listeners that could not be made on a worker
-	FilterChainsDrain uint64
+	Warming          Warming
+	Connections      uint64 // captured, open now
+	NodeOverflow     uint64 // turned away by the node's limit
+	PodLimited       uint64 // turned away by a pod's limit
+	StatsOverflow    uint64 // counters that did not fit their scope
+	LogWriteFailed   uint64
+	LogReopenFailed  uint64
+	LogDropped       uint64 // lines of the log and records for the agent that a rate left out
+	RecordsDropped   uint64 // records for the agent that could not be sent
+	OnDemandTimeouts uint64 // first dials that got no answer in time
 }
 
 // Files are a process's descriptors.
@@ -115,6 +116,8 @@ type Supervisor struct {
 	Epochs int
 	// State is the supervisor's word for what goes on.
 	State string
+	// PID is the Envoy that takes new connections, 0 when there is none.
+	PID int
 }
 
 // Pod is one captured pod.
@@ -146,7 +149,8 @@ type Names struct {
 	Services, Other, Held, All int
 	Budget                     int
 	OverLimit                  uint64
-	// CompactAt is how many names call for a new Envoy process.
+	// All is how many names the newest Envoy was asked for and asked for, CompactAt
+	// how many of them call for a new Envoy process; 0 for none.
 	CompactAt int
 }
 

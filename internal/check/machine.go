@@ -69,8 +69,12 @@ func accessLog(f Facts) []api.Finding {
 			fmt.Sprintf("df -h %s; ls -l %s", d.AccessLog, d.AccessLog), "then restart Envoy, which counts anew"))
 	}
 	if s.LogDropped > 0 {
-		out = append(out, finding(id, api.FindingWarning, fmt.Sprintf("%d records were left out by the log's rate since Envoy started; they are counted all the same", s.LogDropped),
-			"look at the counters instead: docs/reference/metrics.md"))
+		out = append(out, finding(id, api.FindingWarning, fmt.Sprintf("%d lines of the log or records for the agent were left out by their rate since Envoy started; their connections are counted all the same", s.LogDropped),
+			"aetherctl metrics envoy | grep aether_   # the counters know all of them"))
+	}
+	if s.RecordsDropped > 0 {
+		out = append(out, finding(id, api.FindingWarning, fmt.Sprintf("%d records could not be sent to the agent since Envoy started; what shows connections misses them", s.RecordsDropped),
+			"aetherctl metrics envoy | grep aether_   # the counters know all of them"))
 	}
 	return out
 }

@@ -52,7 +52,7 @@ func assessPods(f Facts) []api.Finding {
 			"label a pod aether.io/managed: \"true\"")}
 	}
 	out := listeners(f.Pods)
-	out = append(out, namespaces(f.Pods)...)
+	out = append(out, namespaces(f.Pods, f.RunDir)...)
 	bound, captured, ports := sights(f)
 	return append(append(append(out, bound...), captured...), ports...)
 }
@@ -88,7 +88,7 @@ func all(n, of int) string {
 	return fmt.Sprintf("%d of %s", n, plural(of, "pod"))
 }
 
-func namespaces(pods []Pod) (out []api.Finding) {
+func namespaces(pods []Pod, runDir string) (out []api.Finding) {
 	const id = "pod-namespaces"
 	there := 0
 	for _, p := range pods {
@@ -98,7 +98,7 @@ func namespaces(pods []Pod) (out []api.Finding) {
 		}
 		namespace, name, _ := strings.Cut(p.Name, "/")
 		out = append(out, finding(id, api.FindingFailed, fmt.Sprintf("pod %s: %s", p.Name, p.NetNSErr), reportAgain(p.Name),
-			fmt.Sprintf("curl -X DELETE --unix-socket /run/aether/cni.sock http://agent/v1/pods/%s/%s   # if the pod is gone", namespace, name)))
+			fmt.Sprintf("curl -X DELETE --unix-socket %s/cni.sock http://agent/v1/pods/%s/%s   # if the pod is gone", runDir, namespace, name)))
 	}
 	return summed(out, ok(id, "the network namespaces of %s are there", all(there, len(pods))), there)
 }
@@ -203,7 +203,7 @@ func budget(n Names) api.Finding {
 	seen := fmt.Sprintf("%d of %d names that are no Service port's are in use", used, n.Budget)
 	fix := []string{
 		"aetherctl svc list   # the rows without a Service: who dials them is in the access log",
-		"restart Envoy, which forgets them",
+		"aetherctl proxy restart   # the new Envoy begins without them, when the old one has ended",
 	}
 	switch {
 	case n.OverLimit > 0:
@@ -217,7 +217,10 @@ func budget(n Names) api.Finding {
 
 func total(n Names) api.Finding {
 	const id = "names-total"
-	seen := fmt.Sprintf("Envoy was asked for %d names, %d of them Service ports; from %d on a new Envoy process is due", n.All, n.Services, n.CompactAt)
+	if n.CompactAt == 0 {
+		return ok(id, "Envoy asked for %d names; a new process for their sake is never asked for", n.All)
+	}
+	seen := fmt.Sprintf("Envoy asked for %d names; past %d a hot restart is asked for, which forgets them", n.All, n.CompactAt)
 	if n.All*100 >= n.CompactAt*nearly {
 		return finding(id, api.FindingWarning, seen, "aetherctl proxy restart   # a hot restart: no new connection fails", "restart Envoy, which forgets names nobody dials")
 	}

@@ -69,6 +69,11 @@ var fires = map[string]struct{ yes, no string }{
 	},
 	"AetherStatisticsFull": {`envoy_server_stats_overflow_counter{instance="n1"} 0x20 4x20`, `envoy_server_stats_overflow_counter{instance="n1"} 4x60`},
 	"AetherAccessLogLost":  {`envoy_filesystem_write_failed{instance="n1"} 0x20 4x20`, `envoy_filesystem_write_failed{instance="n1"} 4x60`},
+	"AetherRecordsDropped": {
+		`envoy_access_logs_grpc_access_log_logs_dropped{instance="n1"} 0x20 4x20`,
+		`envoy_access_logs_grpc_access_log_logs_dropped{instance="n1"} 4x60
+		 envoy_access_log_process_ratelimit_denied{instance="n1"} 4x60`,
+	},
 	"AetherStateNotSaved": {
 		`aether_agent_state_file_unsaved{instance="n1", file="demand.json"} 0x10 1x20`, `aether_agent_state_file_unsaved{instance="n1", file="demand.json"} 1x10 0x20`,
 	},
