@@ -202,7 +202,11 @@ func (m *machine) mustWait(r request) string {
 		return "another restart is under way"
 	case m.in(serving) == nil:
 		return "no Envoy serves yet"
-	case e != nil && !r.now:
+	case r.now:
+		return ""
+	case m.in(ending) != nil:
+		return "an older Envoy is about to end"
+	case e != nil:
 		return fmt.Sprintf("established connections of process %d live until %s", e.pid, e.since.Add(m.timing.shutdown).UTC().Format(time.RFC3339))
 	}
 	return ""
@@ -230,7 +234,7 @@ func (s *stepping) next() {
 	if len(s.waiting) == 0 || s.preparing || s.in(starting) != nil || s.in(serving) == nil {
 		return
 	}
-	if s.in(draining) != nil && !slices.ContainsFunc(s.waiting, func(r request) bool { return r.now }) {
+	if (s.in(draining) != nil || s.in(ending) != nil) && !slices.ContainsFunc(s.waiting, func(r request) bool { return r.now }) {
 		return
 	}
 	s.under, s.waiting, s.preparing = s.waiting, nil, true
