@@ -45,49 +45,71 @@ const (
 // walk is one reading of the README.
 type walk struct {
 	env []string
-	bin string // the folder that stands for .build/bin
+	dir string // where the commands are typed
 }
 
-// TestTryItYourself does what the README's section of that name says.
+// mostCommands is how many a newcomer types from the clone to the end of the node.
+const mostCommands = 10
+
+// TestTryItYourself does what the README's section of that name says, in a clone:
+// what is committed is what a newcomer gets.
 func TestTryItYourself(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("run as root: the sandbox makes network namespaces")
+		t.Fatal("run as root: the documents' paths are those of root's sandbox")
 	}
 	found, err := sandbox.FindEnvoy("")
 	if err != nil {
 		t.Fatal(err) // says how to get one
 	}
-	w := walk{bin: programs(t), env: append(os.Environ(), "AETHER_ENVOY="+found, "AETHER_SANDBOX="+sandboxName, "NO_COLOR=1")}
+	w := walk{dir: t.TempDir(), env: append(os.Environ(), "REPOSITORY="+repository(t), "AETHER_ENVOY="+found,
+		"AETHER_SANDBOX="+sandboxName, "NO_COLOR=1",
+		// The repository may belong to another user than the one that tests.
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")}
 	text, ok := markdown.Section(read(t, "README.md"), "Try it yourself")
 	if !ok {
 		t.Fatal("README.md has no section that invites to try")
 	}
-	shown, up := 0, false
+	typed, shown, refused, down := 0, 0, 0, 0
 	for _, f := range markdown.Fences(text) {
 		for _, c := range f.Commands() {
-			line := strings.ReplaceAll(c.Line, ".build/bin/", w.bin+"/")
+			typed++
+			folder, enters := strings.CutPrefix(c.Line, "cd ")
 			switch {
-			case strings.HasPrefix(line, "make "): // its targets are checked in test/rules
-			case strings.Contains(line, " sandbox up "):
-				w.sh(t, line)
-				up = true
+			case enters:
+				w.dir = filepath.Join(w.dir, folder)
+			case strings.Contains(c.Line, " sandbox up "):
 				t.Cleanup(func() { endSandbox(t) })
-			case strings.Contains(line, " sandbox down"):
+				w.sh(t, c.Line)
+			case strings.Contains(c.Line, " sandbox down"):
+				down++
 				checkLog(t)
 				checkStatistics(t)
 				w.checkReference(t, found)
-				w.sh(t, line)
+				w.sh(t, c.Line)
 			case f.Info == "sh":
-				w.sh(t, line)
+				w.sh(t, c.Line)
 			default:
 				shown++
-				w.shows(t, line, c.Output)
+				w.shows(t, c.Line, c.Output)
+			}
+			if strings.Contains(c.Line, " observe") && strings.Contains(c.Output, "no-endpoints") {
+				refused = typed
 			}
 		}
 	}
-	if !up || shown < 4 {
-		t.Errorf("the README brings a sandbox up: %t, and shows %d answers", up, shown)
+	if typed > mostCommands || shown < 4 || refused == 0 || down != 1 {
+		t.Errorf("%d commands, %d answers, a refusal observed after %d, %d times down: want at most %d commands, and all of it",
+			typed, shown, refused, down, mostCommands)
 	}
+}
+
+func repository(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func read(t *testing.T, path string) string {
@@ -99,29 +121,13 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// programs returns the folder with aether-agent and aetherctl: $AETHER_BIN, or one
-// they are built into.
-func programs(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("AETHER_BIN"); dir != "" {
-		return dir
-	}
-	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", dir+"/", "./cmd/...")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the programs: %v\n%s", err, out)
-	}
-	return dir
-}
-
-// run types a line into a shell, in the repository's folder.
+// run types a line into a shell.
 func (w walk) run(t *testing.T, line string) (stdout, stderr string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
-	cmd.Dir, cmd.Env = root, w.env
+	cmd.Dir, cmd.Env = w.dir, w.env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
@@ -318,7 +324,9 @@ func (w walk) checkReference(t *testing.T, envoyBinary string) {
 					request(t, m[1], runDir(m[2]), m[3])
 				case strings.HasPrefix(c.Line, "aether-agent bootstrap "):
 					bootstraps++
-					w.sh(t, w.bin+"/"+strings.Replace(c.Line, "envoy.json", bootstrap, 1))
+					w.sh(t, ".build/bin/"+strings.Replace(c.Line, "envoy.json", bootstrap, 1))
+				case strings.HasPrefix(c.Line, "aetherctl "):
+					w.sh(t, ".build/bin/"+c.Line)
 				case c.Line == "envoy -c envoy.json":
 					w.sh(t, envoyBinary+" --mode validate --log-level error -c "+bootstrap)
 				default:
