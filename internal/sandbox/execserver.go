@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,6 +58,7 @@ func (n *Node) serveExec() (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	var calls sync.WaitGroup
 	calls.Go(func() {
 		for {
@@ -65,6 +68,8 @@ func (n *Node) serveExec() (stop func(), err error) {
 			}
 			calls.Go(func() {
 				defer conn.Close()
+				// At the end the commands have ended; a caller may still be silent.
+				defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })()
 				code, err := n.serveCommand(conn.(*net.UnixConn))
 				r := execResult{Code: code}
 				if err != nil {
@@ -76,6 +81,7 @@ func (n *Node) serveExec() (stop func(), err error) {
 	})
 	return func() {
 		l.Close()
+		cancel()
 		calls.Wait()
 	}, nil
 }
@@ -171,7 +177,6 @@ func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 			continue // not files
 		}
 		for _, fd := range fds {
-			unix.CloseOnExec(fd)
 			files = append(files, os.NewFile(uintptr(fd), "caller"))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,7 +144,13 @@ func TestOrdinaryUserExec(t *testing.T) {
 	if !asOrdinaryUser(t) {
 		return
 	}
-	cl, _, _ := usersOwn(t, "exec", twoPods)
+	cl, st, _ := usersOwn(t, "exec", twoPods)
+	// A caller that says nothing keeps nobody from ending the sandbox.
+	silent, err := net.Dial("unix", filepath.Join(st.Paths.Dir, "exec.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
 	sh := func(script, in string) (int, string, string, error) {
 		var out, errs bytes.Buffer
 		code, err := cl.Exec(t.Context(), "client", []string{"sh", "-c", script}, Stdio{In: strings.NewReader(in), Out: &out, Err: &errs})
@@ -268,6 +275,16 @@ func TestOrdinaryUserGivesUp(t *testing.T) {
 		_, err := os.Stat(DefaultStateDir())
 		return errors.Is(err, os.ErrNotExist)
 	})
+}
+
+func TestOwnerNotes(t *testing.T) {
+	alice := Owner{UID: 1000, GID: 1000, Name: "alice"}
+	if n := ownerNotes(alice, 131072, 131072); len(n) != 2 || !strings.Contains(n[0], "belong to alice (uid 1000)") {
+		t.Errorf("with descriptors enough: %q", n)
+	}
+	if n := ownerNotes(Owner{UID: 7}, 4096, 131072); len(n) != 3 || !strings.Contains(n[2], "at most 4096 descriptors for each process, not 131072") || !strings.Contains(n[0], "belong to uid 7,") {
+		t.Errorf("with too few: %q", n)
+	}
 }
 
 func TestDefaultStateDir(t *testing.T) {
