@@ -50,6 +50,7 @@ func TestBadFlags(t *testing.T) {
 		{append(ok, "--no-service-hold", "5s"), "no-service hold 5s: want 0 to 3s"},
 		{append(ok, "--demand-window", "a week"), `invalid value "a week" for flag -demand-window`},
 		{append(ok, "--metrics-address", "somewhere"), `metrics address "somewhere": want host:port`},
+		{append(ok, "--compact-names", "-1"), "compact names -1: want 0 (never) or more"},
 		{append(ok, "--pod-connection-limit", "0"), "pod connection limit 0"},
 		{append(ok, "--pod-connection-limit", "5000000000"), "pod connection limit 5000000000: want at most 4294967295"},
 		{append(ok, "--log-level", "loud"), `log level "loud"`},
@@ -73,7 +74,7 @@ func TestFlagsReachTheConfig(t *testing.T) {
 		"--node-name=n1", "--zone=za", "--service-egress=balance", "--egress-source=node", "--manifest-dir=/a",
 		"--manifest-dir=/b", "--service-range=10.96.0.0/16, 10.112.0.0/16", "--run-dir=/r", "--state-dir=/s",
 		"--demand-window=24h", "--no-service-hold=50ms", "--metrics-address=:9000", "--access-log=/l",
-		"--pod-connection-limit=7", "--trust-domain=example.org", "--scrape-interval=1s",
+		"--pod-connection-limit=7", "--trust-domain=example.org", "--scrape-interval=1s", "--compact-names=9",
 	}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +87,7 @@ func TestFlagsReachTheConfig(t *testing.T) {
 		"range":           len(c.ServiceRange) == 2 && c.ServiceRange[1].String() == "10.112.0.0/16",
 		"directories":     c.RunDir == "/r" && c.StateDir == "/s",
 		"times":           c.DemandWindow == 24*time.Hour && c.NoServiceHold == 50*time.Millisecond && c.ScrapeInterval == time.Second,
+		"compaction":      c.CompactNames == 9,
 		"metrics address": c.MetricsAddress == ":9000",
 		"envoy":           c.Envoy.AccessLogPath == "/l" && c.Envoy.PodConnectionLimit == 7 && c.Envoy.TrustDomain == "example.org",
 		"bootstrap":       o.bootstrap.NodeID == "n1" && o.bootstrap.XDSSocket == "/r/xds.sock" && o.bootstrap.AdminSocket == "/r/envoy-admin.sock",
@@ -97,7 +99,7 @@ func TestFlagsReachTheConfig(t *testing.T) {
 	o, err = parse([]string{"--node-name=n1", "--manifest-dir=/a"}, io.Discard)
 	if err != nil || o.config.Mode != "passthrough" || o.config.Envoy.EgressSource != "pod" ||
 		o.config.DemandWindow != 168*time.Hour || o.config.NoServiceHold != 300*time.Millisecond ||
-		o.config.MetricsAddress != "127.0.0.1:18090" || o.config.Envoy.PodConnectionLimit != 10000 ||
+		o.config.CompactNames != 16000 || o.config.MetricsAddress != "127.0.0.1:18090" || o.config.Envoy.PodConnectionLimit != 10000 ||
 		o.config.RunDir != "/run/aether" || o.config.StateDir != "/var/lib/aether" || o.config.Envoy.TrustDomain != "aether.internal" {
 		t.Errorf("defaults %+v, %v", o.config, err)
 	}

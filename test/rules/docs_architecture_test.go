@@ -135,6 +135,14 @@ func TestPortsTable(t *testing.T) {
 			want = append(want, filepath.Join(agent.DefaultStateDir, value))
 		}
 	}
+	for name, value := range stringConstants(t, "internal/proxy/config.go") {
+		switch name {
+		case "apiSocket", "lockFile":
+			want = append(want, filepath.Join(agent.DefaultRunDir, value))
+		case "hotPrefix":
+			want = append(want, filepath.Join(agent.DefaultRunDir, value+"_*"))
+		}
+	}
 	for name, value := range stringConstants(t, "internal/agent/persist.go") {
 		if strings.HasSuffix(name, "File") {
 			want = append(want, filepath.Join(agent.DefaultStateDir, value))

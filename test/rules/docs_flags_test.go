@@ -66,6 +66,14 @@ func TestFlagsReference(t *testing.T) {
 		t.Fatalf("ask the agent for help: %v\n%s", err, help.String())
 	}
 	generated(t, flagsReference, "agent-flags", markdown.Table(flagHead, goFlags(t, help.String())))
+	cmd = exec.Command("go", "run", "-buildvcs=false", "./cmd/aether-agent", "proxy", "--help")
+	cmd.Dir = repository()
+	var proxy bytes.Buffer
+	cmd.Stderr = &proxy
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("ask the supervisor for help: %v\n%s", err, proxy.String())
+	}
+	generated(t, flagsReference, "proxy-flags", markdown.Table(flagHead, goFlags(t, proxy.String())))
 	usage, _, _ := strings.Cut(help.String(), "\n\n")
 	for line := range strings.Lines(strings.TrimPrefix(usage, "Usage:\n")) {
 		if !strings.Contains(section(t, flagsReference, "aether-agent"), strings.TrimSpace(line)) {
