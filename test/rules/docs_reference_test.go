@@ -42,6 +42,7 @@ func TestAccessLogReference(t *testing.T) {
 		rows = append(rows, []string{"`" + f.Key + "`", f.Type, f.Doc})
 	}
 	generated(t, logReference, "log-schema", markdown.Table([]string{"key", "type", "value"}, rows))
+	generated(t, logReference, "log-rates", markdown.Table([]string{"rate", "default", "flag of the agent", "of"}, logRates(t)))
 	samples := 0
 	for _, f := range markdown.Fences(document(t, logReference)) {
 		if f.Info == "json access-log" {
@@ -60,6 +61,29 @@ func TestAccessLogReference(t *testing.T) {
 	reasons := typedConstants(t, "internal/plan/answer.go", "Reason")
 	sameSet(t, "reasons of the log", firstColumn(t, logReference, "Reasons"), reasons)
 	sameSet(t, "reasons in answers.md", firstColumn(t, answers, "Refusals"), reasons)
+}
+
+// logRates are the rows of the table of rates.
+func logRates(t *testing.T) [][]string {
+	t.Helper()
+	var rows [][]string
+	limits := envoy.RateLimits(envoy.DefaultSettings())
+	for _, r := range []struct{ bucket, flag, of string }{
+		{"aether_record_faults", "--record-rate", "connections that failed or were refused, to the agent"},
+		{"aether_records", "--record-rate", "all others, and what the first rate leaves over, to the agent"},
+		{"aether_log_faults", "--access-log-fault-rate", "connections that failed or were refused, to the file"},
+	} {
+		l := limits[r.bucket]
+		if l == nil || l.GetFillInterval().AsDuration() != time.Second || l.GetMaxTokens() != l.GetTokensPerFill().GetValue() {
+			t.Fatalf("there is no rate %s per second", r.bucket)
+		}
+		delete(limits, r.bucket)
+		rows = append(rows, []string{"`" + r.bucket + "`", strconv.Itoa(int(l.GetMaxTokens())), "`" + r.flag + "`", r.of})
+	}
+	for name := range limits {
+		t.Errorf("the documents do not speak of the rate %s", name)
+	}
+	return rows
 }
 
 // checkLogLine compares one line of the access log with the schema.
@@ -130,12 +154,13 @@ func TestAgentAPIReference(t *testing.T) {
 			documented = append(documented, code[0])
 		}
 	}
-	served := append(routes(t, "internal/agent/http_cli.go", "internal/agent/http_check.go", "internal/agent/http_cni.go"), "GET /debug/pprof/")
+	served := append(routes(t, "internal/agent/http_cli.go", "internal/agent/http_check.go", "internal/agent/http_cni.go", "internal/agent/http_observe.go"), "GET /debug/pprof/")
 	slices.Sort(served) // what both sockets and the metrics address have is there twice
 	served = slices.DeleteFunc(slices.Compact(served), func(route string) bool { return route == "/" })
 	sameSet(t, "endpoints of the agent", documented, served)
 
 	examples := map[string]any{
+		"api.ObserveLine": &api.ObserveLine{}, "api.Preview": &api.Preview{}, "api.Top": &api.Top{},
 		"api.Error": &api.Error{}, "api.Explanation": &api.Explanation{}, "[]api.ServiceRow": &[]api.ServiceRow{},
 		"api.Status": &api.Status{}, "api.Mode": &api.Mode{}, "api.Pod": &api.Pod{}, "api.PodStatus": &api.PodStatus{},
 		"api.Check": &api.Check{},
