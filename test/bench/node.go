@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -124,15 +125,26 @@ func (c *agentClient) metrics(ctx context.Context) (agentMetrics, error) {
 		return nil, fmt.Errorf("read the agent's metrics: %w", err)
 	}
 	defer resp.Body.Close()
+	return readMetrics(resp.Body)
+}
+
+// readMetrics reads Prometheus' text form.
+func readMetrics(r io.Reader) (agentMetrics, error) {
 	m := agentMetrics{}
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
 		name, value, ok := cutLast(lines.Text(), " ")
 		if !ok || strings.HasPrefix(name, "#") {
 			continue
 		}
-		if m[name], err = strconv.ParseFloat(value, 64); err != nil {
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
 			return nil, fmt.Errorf("read the agent's metric %s: %w", name, err)
 		}
+		m[name] = v
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the agent's metrics: %w", err)
 	}
 	if len(m) == 0 {
 		return nil, errors.New("the agent has no metrics")

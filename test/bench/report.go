@@ -49,14 +49,14 @@ type Unit string
 
 // The units.
 const (
-	millis     Unit = "ms"
-	micros     Unit = "µs"
-	ratio      Unit = "ratio"
-	kibibytes  Unit = "KiB"
-	mebibytes  Unit = "MiB"
-	seconds    Unit = "s"
-	coreShare  Unit = "% of a core"
-	perSecond1 Unit = "/s"
+	millis    Unit = "ms"
+	micros    Unit = "µs"
+	ratio     Unit = "ratio"
+	kibibytes Unit = "KiB"
+	mebibytes Unit = "MiB"
+	seconds   Unit = "s"
+	coreShare Unit = "% of a core"
+	rate      Unit = "/s"
 )
 
 // write is a figure in words.
@@ -68,7 +68,7 @@ func (u Unit) write(v float64) string {
 		return fmt.Sprintf("%.2f %s", v, u)
 	case coreShare:
 		return fmt.Sprintf("%.1f %s", 100*v, u)
-	case perSecond1:
+	case rate:
 		return fmt.Sprintf("%.0f/s", v)
 	default:
 		return fmt.Sprintf("%.1f %s", v, u)
@@ -163,8 +163,8 @@ func (r *Rolling) rows() []Row {
 	return []Row{
 		middle("first over later while rolling, p50", r.Source, millis, r.Over),
 		tail("first over later while rolling, p99", r.Source, r.Over).atMost(25),
-		of("slices replaced", perSecond1, r.Replaced),
-		of("assignments to Envoy", perSecond1, r.Sent),
+		of("slices replaced", rate, r.Replaced),
+		of("assignments to Envoy", rate, r.Sent),
 		of("the agent's answer, mean", millis, r.Answer),
 		of("Envoy's acknowledgement of a cluster, mean", millis, r.Acknowledge),
 		of("CPU of the agent", coreShare, r.AgentCPU),
