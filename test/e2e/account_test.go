@@ -23,6 +23,7 @@ func TestAccounting(t *testing.T) {
 		service("dead", "10.96.0.12", `ports: [{name: http, port: 80}]`)+
 		service("silent", "10.96.0.13", `ports: [{name: http, port: 80}]`)+slice("silent-1", "silent", "http", 80, "198.51.100.7")+
 		service("rude", "10.96.0.14", `ports: [{name: http, port: 80}]`))
+	n.keepAccount()
 	rude := n.serve(t, "dead", 7000, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 5))
 		_ = c.SetLinger(0)

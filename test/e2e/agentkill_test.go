@@ -92,11 +92,17 @@ func (n *node) endAgentUnderLoad(t *testing.T) {
 // loadUntil dials a known Service from a pod, again and again, in this process.
 func (n *node) loadUntil(t *testing.T, pod string, ended <-chan struct{}) (wait func() []echo.Verdict) {
 	t.Helper()
+	return n.loadTo(t, pod, knownService, ended)
+}
+
+// loadTo is loadUntil for any server-first target.
+func (n *node) loadTo(t *testing.T, pod, target string, ended <-chan struct{}) (wait func() []echo.Verdict) {
+	t.Helper()
 	out := make(chan []echo.Verdict, 1)
 	go func() {
 		var vs []echo.Verdict
 		for {
-			vs = append(vs, n.dial(t, pod, serverFirst(knownService)))
+			vs = append(vs, n.dial(t, pod, serverFirst(target)))
 			select {
 			case <-ended:
 				out <- vs

@@ -33,6 +33,7 @@ func TestFlood(t *testing.T) {
 		yaml += client(fmt.Sprintf("flood-%d", i))
 	}
 	n := upReady(t, yaml, withArgs("--pod-connection-limit", strconv.Itoa(floodPodLimit)), func(c *sandbox.Config) { c.OpenFiles = floodDescriptors })
+	n.keepAccount()
 	envoyPID := n.EnvoyPID()
 	l := n.live(t, "neighbour", "10.96.0.10:7", "of the neighbour")
 	t.Run("one pod", n.floodOfOne)

@@ -262,9 +262,17 @@ func descriptors(t *testing.T, pid int) []int {
 // clusters lists the clusters Envoy has, sorted.
 func (n *node) clusters(t *testing.T) []string {
 	t.Helper()
-	b, err := n.AdminGet(t.Context(), "/clusters?format=json")
+	out, err := n.tryClusters(t)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return out
+}
+
+func (n *node) tryClusters(t *testing.T) ([]string, error) {
+	b, err := n.AdminGet(t.Context(), "/clusters?format=json")
+	if err != nil {
+		return nil, err
 	}
 	var body struct {
 		Clusters []struct {
@@ -272,14 +280,14 @@ func (n *node) clusters(t *testing.T) []string {
 		} `json:"cluster_statuses"`
 	}
 	if err := json.Unmarshal(b, &body); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var out []string
 	for _, c := range body.Clusters {
 		out = append(out, c.Name)
 	}
 	slices.Sort(out)
-	return out
+	return out, nil
 }
 
 // listeners lists the listeners Envoy has, sorted.

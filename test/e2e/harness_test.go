@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,8 +31,10 @@ func TestMain(m *testing.M) {
 	// A program with the race detector waits for a second at its end, by default.
 	os.Setenv("GORACE", noWaitAtExit)
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if built.dir != "" {
-			os.RemoveAll(built.dir)
+		for _, dir := range []string{built.dir, built.plain} {
+			if dir != "" {
+				os.RemoveAll(dir)
+			}
 		}
 		printAccounts(os.Stdout)
 		os.Exit(code)
@@ -41,9 +44,9 @@ func TestMain(m *testing.M) {
 // noWaitAtExit is a value of GORACE.
 const noWaitAtExit = "atexit_sleep_ms=0"
 
-// built is the folder this process built our programs into; empty when it did
-// not.
-var built struct{ dir string }
+// built are the folders this process built our programs into, with the race
+// detector and without; empty when it did not.
+var built struct{ dir, plain string }
 
 // programs returns the folder with aether-agent and aetherctl: $AETHER_BIN, or
 // one they are built into, with the race detector, once per process.
@@ -51,20 +54,40 @@ var programs = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("AETHER_BIN"); dir != "" {
 		return filepath.Abs(dir)
 	}
+	return build(&built.dir, "-race")
+})
+
+// plainPrograms is programs without the race detector, which makes the agent ten
+// times slower: for tests of what things cost.
+var plainPrograms = sync.OnceValues(func() (string, error) { return build(&built.plain) })
+
+// build builds the programs into a folder of their own.
+func build(into *string, flags ...string) (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	if built.dir, err = os.MkdirTemp("", "aether-e2e-"); err != nil {
+	if *into, err = os.MkdirTemp("", "aether-e2e-"); err != nil {
 		return "", fmt.Errorf("make folder for programs: %w", err)
 	}
-	cmd := exec.Command("go", "build", "-race", "-buildvcs=false", "-o", built.dir+"/", "./cmd/aether-agent", "./cmd/aetherctl")
+	args := slices.Concat([]string{"build", "-buildvcs=false", "-o", *into + "/"}, flags, []string{"./cmd/aether-agent", "./cmd/aetherctl"})
+	cmd := exec.Command("go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
-	return built.dir, nil
-})
+	return *into, nil
+}
+
+// plainAgent runs the agent without the race detector.
+func plainAgent(t *testing.T) func(*sandbox.Config) {
+	t.Helper()
+	dir, err := plainPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *sandbox.Config) { c.AgentPath = filepath.Join(dir, "aether-agent") }
+}
 
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()

@@ -72,6 +72,7 @@ func lifetime(l live) (ended time.Time, err error) {
 func TestHotRestart(t *testing.T) {
 	pods := []string{"alice", "bob", "carol", "dave"}
 	n := upReady(t, restartWorld()+client("carol")+client("dave"), shortDrain)
+	n.keepAccount()
 	n.learn(t)
 	var loads []func() []echo.Verdict
 	for _, pod := range pods {

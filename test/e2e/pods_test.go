@@ -30,6 +30,7 @@ import (
 // deleted while they have connections, hurt nobody else and leave nothing.
 func TestPodsComeAndGo(t *testing.T) {
 	n := upReady(t, restartWorld())
+	n.keepAccount()
 	n.expectUnclean("a listener is rejected")
 	envoyPID := n.EnvoyPID()
 	l := n.learn(t)

@@ -108,6 +108,7 @@ func (n *node) awaitConnected(t *testing.T, notAgent, notEnvoy int) {
 // while.
 func TestAgentAway(t *testing.T) {
 	n := upReady(t, restartWorld())
+	n.keepAccount()
 	n.expectUnclean("the agent is killed")
 	envoyPID := n.EnvoyPID()
 	l := n.learn(t)
@@ -234,6 +235,7 @@ func (n *node) checkRemembered(t *testing.T) {
 // while it is away, none hangs, and with the new one everything is as before.
 func TestEnvoyKilled(t *testing.T) {
 	n := upReady(t, restartWorld())
+	n.keepAccount()
 	n.expectUnclean("Envoy is killed")
 	n.learn(t)
 	var away []time.Duration

@@ -133,7 +133,8 @@ func ClientMain(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("client", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: client [MODE] [flags] HOST:PORT…\n       client idle")
+		fmt.Fprintln(stderr, "usage: client [MODE] [flags] HOST:PORT…\n       client idle\n"+
+			"HOST may be a range of IPv4 addresses and PORT one of ports: 10.96.1.0-10.96.1.9:80, 10.96.0.10:1-1023")
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&l.Mode, "mode", "talk", "one of "+strings.Join(Modes, ", "))
@@ -183,7 +184,12 @@ func (l *Load) parse(fs *flag.FlagSet, args []string) error {
 		l.Mode = rest[0]
 		err = fs.Parse(rest[1:])
 	}
-	l.Targets = fs.Args()
+	if err != nil {
+		return err
+	}
+	if l.Targets, err = expandAll(fs.Args()); err != nil {
+		fmt.Fprintln(fs.Output(), "client:", err)
+	}
 	return err
 }
 

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"aether.io/aether/internal/sandbox/echo"
+)
+
+const (
+	// noisyPairs is how many quiet and noisy windows are measured in turn.
+	noisyPairs  = 5
+	noisyWindow = 1500 * time.Millisecond
+	// noisyRest is between two windows: a storm is forgotten.
+	noisyRest = 700 * time.Millisecond
+	// noisyTries is how often it is measured: what else this machine does can make
+	// a neighbour slower, never faster, so that one good try shows what holds.
+	noisyTries = 3
+	// noisyTimes is how many times its quiet p99 a neighbour may need.
+	noisyTimes = 2
+)
+
+// TestNoisyNeighbour: one pod retries in a tight loop what is refused, and opens
+// and closes connections to what is served as fast as it can. Another pod's p99
+// is at most twice what it is in the quiet windows between.
+//
+// The attacker has the CPU that the kubelet gives a pod of QoS class BestEffort
+// with a CPU limit of 500m: on two cores it would otherwise take the CPU itself
+// from Envoy and its neighbours, which no proxy can help. What it does without
+// is measured too, and only told.
+func TestNoisyNeighbour(t *testing.T) {
+	n := upReady(t, firstRange+server("web", "app: web")+server("other", "app: other")+client("neighbour")+client("attacker")+
+		service("web", "10.96.0.10", "selector: {app: web}, ports: [{name: greet, port: 80, targetPort: 9001}]")+
+		service("empty", "10.96.0.11", "selector: {app: nobody}, ports: [{name: greet, port: 80}]")+
+		service("other", "10.96.0.12", "selector: {app: other}, ports: [{name: greet, port: 80, targetPort: 9001}]"), plainAgent(t))
+	n.keepAccount()
+	envoyPID := n.EnvoyPID()
+	limited := bestEffort(t, 0.5)
+	for name, args := range map[string][]string{
+		"retry storm":      {"--mode", "silent", "--concurrency", "32", "10.96.0.11:80"},
+		"connection flood": {"--mode", "server-first", "--concurrency", "32", "10.96.0.12:80"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told []string
+			for range noisyTries {
+				m := n.besideAttack(t, limited, args)
+				told = append(told, m.String())
+				if m.times() <= noisyTimes {
+					break
+				}
+			}
+			t.Logf("attacker as BestEffort with 500m: %v", told)
+			if len(told) == noisyTries && !t.Failed() {
+				t.Errorf("the neighbour's p99 is more than %d times its quiet one: %v", noisyTimes, told)
+			}
+			t.Logf("attacker without a limit: %v", n.besideAttack(t, nil, args))
+		})
+	}
+	if pid := n.EnvoyPID(); pid != envoyPID {
+		t.Errorf("Envoy is process %d, was %d", pid, envoyPID)
+	}
+}
+
+// neighbourTimes are medians over windows, in milliseconds.
+type neighbourTimes struct {
+	rate                 float64 // of the attacker, connections per second
+	quiet50, quiet99     float64
+	noisy50, noisy99     float64
+	quietSpread, noisies []float64 // every window's p99
+}
+
+func (m neighbourTimes) times() float64 { return m.noisy99 / m.quiet99 }
+
+func (m neighbourTimes) String() string {
+	return fmt.Sprintf("%.0f connections/s; neighbour p50 %.2f → %.2f ms, p99 %.2f → %.2f ms (×%.2f; windows %.1f → %.1f)",
+		m.rate, m.quiet50, m.noisy50, m.quiet99, m.noisy99, m.times(), m.quietSpread, m.noisies)
+}
+
+// besideAttack measures the neighbour in quiet and in noisy windows by turns.
+func (n *node) besideAttack(t *testing.T, wrap, args []string) neighbourTimes {
+	t.Helper()
+	ended := make(chan struct{})
+	beside := n.loadTo(t, "neighbour", "10.96.0.10:80", ended)
+	type window struct{ from, to time.Time }
+	var quiet, noisy []window
+	made := 0
+	for range noisyPairs {
+		from := time.Now()
+		time.Sleep(noisyWindow)
+		quiet = append(quiet, window{from, time.Now()})
+		vs := n.clientAs(t, "attacker", wrap, append([]string{"--timeout", "15s", "--duration", noisyWindow.String()}, args...)...)
+		if len(vs) == 0 {
+			t.Fatal("the attacker made no connection")
+		}
+		made += len(vs)
+		first := slices.MinFunc(vs, func(a, b echo.Verdict) int { return a.Time.Compare(b.Time) }).Time
+		noisy = append(noisy, window{first, first.Add(noisyWindow)})
+		time.Sleep(noisyRest)
+	}
+	close(ended)
+	vs := beside()
+	wantAllOK(t, vs)
+	in := func(ws []window, p float64) []float64 {
+		var out []float64
+		for _, w := range ws {
+			out = append(out, percentile(slices.DeleteFunc(slices.Clone(vs), func(v echo.Verdict) bool {
+				return v.Time.Before(w.from) || !v.Time.Before(w.to)
+			}), p))
+		}
+		return out
+	}
+	m := neighbourTimes{
+		rate:        float64(made) / (noisyPairs * noisyWindow.Seconds()),
+		quietSpread: in(quiet, 99), noisies: in(noisy, 99),
+		quiet50: median(in(quiet, 50)), noisy50: median(in(noisy, 50)),
+	}
+	m.quiet99, m.noisy99 = median(m.quietSpread), median(m.noisies)
+	return m
+}
+
+// median of some values, 0 of none.
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	if len(s) == 0 {
+		return 0
+	}
+	return s[len(s)/2]
+}
+
+// bestEffort makes a control group with the lowest CPU weight and a limit, in
+// CPUs, as the kubelet does, and returns a command that runs another one in it.
+// Without control groups to use it is the lowest priority of nice(1).
+func bestEffort(t *testing.T, cpus float64) []string {
+	t.Helper()
+	const period = 100_000 // microseconds, the kubelet's
+	quota := int(cpus * period)
+	for _, g := range []struct {
+		parent string
+		files  map[string]string
+	}{
+		{"/sys/fs/cgroup/cpu", map[string]string{"cpu.shares": "2", "cpu.cfs_quota_us": strconv.Itoa(quota)}},
+		{"/sys/fs/cgroup", map[string]string{"cpu.weight": "1", "cpu.max": fmt.Sprintf("%d %d", quota, period)}},
+	} {
+		dir := filepath.Join(g.parent, "aether-"+sandboxName(t))
+		err := os.Mkdir(dir, 0o755)
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			continue
+		}
+		t.Cleanup(func() {
+			if err := poll(settled, func() error { return os.Remove(dir) }); err != nil {
+				t.Errorf("remove control group: %v", err)
+			}
+		})
+		var errs []error
+		for name, value := range g.files {
+			// Without O_CREATE: a file that is not there is a controller that is not.
+			f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+			if err == nil {
+				_, err = f.WriteString(value)
+				err = errors.Join(err, f.Close())
+			}
+			errs = append(errs, err)
+		}
+		if err := errors.Join(errs...); err != nil {
+			t.Logf("%s is of no use: %v", dir, err)
+			continue
+		}
+		t.Logf("the attacker is in %s: %v", dir, g.files)
+		return []string{"sh", "-c", fmt.Sprintf("echo $$ > %s/cgroup.procs && exec \"$@\"", dir), "limited"}
+	}
+	t.Log("no control group to use: the attacker is niced")
+	return []string{"nice", "-n", "19"}
+}
