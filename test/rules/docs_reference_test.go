@@ -154,7 +154,7 @@ func TestAgentAPIReference(t *testing.T) {
 			documented = append(documented, code[0])
 		}
 	}
-	served := append(routes(t, "internal/agent/http_cli.go", "internal/agent/http_check.go", "internal/agent/http_cni.go", "internal/agent/http_observe.go"), "GET /debug/pprof/")
+	served := append(routes(t, "internal/agent/http_cli.go", "internal/agent/http_check.go", "internal/agent/http_cni.go", "internal/agent/http_observe.go", "internal/proxy/http.go"), "GET /debug/pprof/")
 	slices.Sort(served) // what both sockets and the metrics address have is there twice
 	served = slices.DeleteFunc(slices.Compact(served), func(route string) bool { return route == "/" })
 	sameSet(t, "endpoints of the agent", documented, served)
@@ -163,7 +163,8 @@ func TestAgentAPIReference(t *testing.T) {
 		"api.ObserveLine": &api.ObserveLine{}, "api.Preview": &api.Preview{}, "api.Top": &api.Top{},
 		"api.Error": &api.Error{}, "api.Explanation": &api.Explanation{}, "[]api.ServiceRow": &[]api.ServiceRow{},
 		"api.Status": &api.Status{}, "api.Mode": &api.Mode{}, "api.Pod": &api.Pod{}, "api.PodStatus": &api.PodStatus{},
-		"api.Check": &api.Check{},
+		"api.Check": &api.Check{}, "api.ProxyStatus": &api.ProxyStatus{},
+		"api.ProxyRestartRequest": &api.ProxyRestartRequest{}, "api.ProxyRestart": &api.ProxyRestart{},
 	}
 	seen := map[string]bool{}
 	for _, f := range markdown.Fences(text) {
