@@ -89,7 +89,7 @@ func show(ctx context.Context, bin, envoy, dir, out string) (ok bool, err error)
 	d := &demo{node: node, ctl: ctl, extra: extra, report: r, shop: dir}
 	for _, c := range claims() {
 		if err := ctx.Err(); err != nil {
-			return false, fmt.Errorf("out of time: %w", err)
+			return false, fmt.Errorf("not every claim was looked at: %w", err)
 		}
 		r.check(ctx, d, c)
 	}
