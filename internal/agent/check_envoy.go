@@ -24,6 +24,8 @@ import (
 const (
 	// proxySocket is the supervisor's, in the run directory.
 	proxySocket = "proxy.sock"
+	// askTimeout bounds one question of a check, to Envoy or its supervisor.
+	askTimeout = 2 * time.Second
 	// maxAdminReply bounds what a check reads of Envoy at a time.
 	maxAdminReply = 1 << 20
 	// warmingPatience is how long something may warm before it is said.
@@ -35,7 +37,7 @@ func (k *looker) lookAtEnvoy(ctx context.Context, e *check.Envoy) {
 	e.PodLimit = k.cfg.Envoy.PodConnectionLimit
 	e.Supervisor = lookAtSupervisor(ctx, k.cfg.run(proxySocket))
 	socket := k.cfg.AdminSocket()
-	admin := newUnixHTTP(socket, scrapeTimeout)
+	admin := newUnixHTTP(socket, askTimeout)
 	e.Server = check.Saw(serverInfo(ctx, admin))
 	e.MaxConnections = check.Saw(maxConnections(ctx, admin))
 	e.Stats = check.Saw(checkStats(ctx, admin))
@@ -242,7 +244,7 @@ func lookAtSupervisor(ctx context.Context, socket string) check.Look[check.Super
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
 		return check.Saw(check.Supervisor{Absent: true}, nil)
 	}
-	return check.Saw(supervisorStatus(ctx, newUnixHTTP(socket, scrapeTimeout)))
+	return check.Saw(supervisorStatus(ctx, newUnixHTTP(socket, askTimeout)))
 }
 
 // supervisorStatus reads what a check needs of the supervisor's state.

@@ -140,7 +140,10 @@ func (k *looker) lookAtDisk(d *check.Disk) {
 		d.LogSpace = check.NotLooked[check.Space](d.AccessLog + " is no file on a disk of this node")
 		return
 	}
-	d.LogWritable = check.Saw(struct{}{}, canAppend(d.AccessLog))
+	err := canAppend(d.AccessLog)
+	if d.LogMissing = errors.Is(err, fs.ErrNotExist); !d.LogMissing {
+		d.LogWritable = check.Saw(struct{}{}, err)
+	}
 	d.LogSpace = check.Saw(freeSpace(filepath.Dir(d.AccessLog)))
 }
 
@@ -166,9 +169,6 @@ func tryWrite(dir string) error {
 // canAppend opens a file as Envoy does, but makes none.
 func canAppend(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not there: Envoy makes it when it has a listener", path)
-	}
 	if err != nil {
 		return err
 	}

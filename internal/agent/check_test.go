@@ -236,14 +236,14 @@ func TestLookAtDisk(t *testing.T) {
 	k := &looker{cfg: cfg}
 	var d check.Disk
 	k.lookAtDisk(&d)
-	if d.Writable.Err != "" || d.Space.Value.Bytes == 0 || !strings.Contains(d.LogWritable.Err, "is not there") || d.LogSpace.Err != "" {
+	if d.Writable.Err != "" || d.Space.Value.Bytes == 0 || !d.LogMissing || d.LogWritable.Err != "" || d.LogSpace.Err != "" {
 		t.Errorf("%+v", d)
 	}
 	if err := os.WriteFile(logFile, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d = check.Disk{}
-	if k.lookAtDisk(&d); d.LogWritable.Err != "" {
+	if k.lookAtDisk(&d); d.LogWritable.Err != "" || d.LogMissing {
 		t.Errorf("%+v", d)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, ".check-*")); err != nil || len(left) > 0 {

@@ -104,7 +104,9 @@ var breaks = []struct {
 	}, []string{"warning source-problems: 1 complaint: a.yaml: Service shop/web: spec.clusterIP: is no address"}},
 	{"no range", func(f *Facts) { f.Agent.RangeKnown, f.Agent.Range = false, nil }, []string{"failed service-range: no Service range is known"}},
 
-	{"Envoy away", func(f *Facts) { f.Envoy.Connected = nil }, []string{"failed envoy-connected: no Envoy is connected"}},
+	{"Envoy away", func(f *Facts) { f.Envoy.Connected = nil }, []string{
+		"failed envoy-connected: no Envoy is connected", "not-checked pod-listeners: not checked: no Envoy",
+	}},
 	{"admin away", func(f *Facts) { f.Envoy.Server = Saw(Server{}, broken) }, []string{
 		"not-checked envoy-version: not checked: Envoy's admin socket", "failed envoy-state: Envoy's admin socket does not answer",
 	}},
@@ -179,6 +181,8 @@ var breaks = []struct {
 
 	{"counters do not fit", func(f *Facts) { f.Envoy.Stats.Value.StatsOverflow = 4 }, []string{"warning statistics: 4 counts did not fit"}},
 	{"log not writable", func(f *Facts) { f.Disk.LogWritable = Saw(struct{}{}, broken) }, []string{"failed access-log: Envoy cannot log: permission denied"}},
+	{"the log was taken away", func(f *Facts) { f.Disk.LogMissing = true }, []string{"failed access-log: /var/log/aether/access.log is not there"}},
+	{"no log and no pods yet", func(f *Facts) { f.Disk.LogMissing, f.Pods = true, nil }, []string{"not-checked kernel: not checked"}},
 	{"log writes failed", func(f *Facts) { f.Envoy.Stats.Value.LogWriteFailed = 3 }, []string{"failed access-log: 3 writes"}},
 	{"log records dropped", func(f *Facts) { f.Envoy.Stats.Value.LogDropped = 3 }, []string{"warning access-log: 3 lines"}},
 	{"records not sent", func(f *Facts) { f.Envoy.Stats.Value.RecordsDropped = 3 }, []string{"warning access-log: 3 records could not be sent"}},
@@ -286,10 +290,10 @@ func TestSeveralThings(t *testing.T) {
 		f := healthy()
 		chosen := rapid.SliceOfNDistinct(rapid.IntRange(0, len(breaks)-1), 0, 6, rapid.ID).Draw(t, "breaks")
 		for _, i := range chosen {
-			if i == len(breaks)-1 && len(chosen) > 1 {
-				return // without pods there is nothing to spoil in them
+			pods := f.Pods
+			if breaks[i].spoil(&f); f.Pods == nil {
+				f.Pods = pods // for the others to spoil
 			}
-			breaks[i].spoil(&f)
 		}
 		checkForm(t, Assess(f))
 	})

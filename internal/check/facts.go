@@ -162,8 +162,9 @@ type Disk struct {
 	Writable Look[struct{}]
 	Space    Look[Space]
 	// AccessLog is the file Envoy logs to; LogWritable is an error when it cannot
-	// be written.
+	// be written, LogMissing true when there is none.
 	AccessLog   string
+	LogMissing  bool
 	LogWritable Look[struct{}]
 	LogSpace    Look[Space]
 }

@@ -56,7 +56,13 @@ func accessLog(f Facts) []api.Finding {
 	const id = "access-log"
 	d, e := f.Disk, f.Envoy
 	out := []api.Finding{ok(id, "Envoy logs to %s", d.AccessLog)}
-	if d.LogWritable.Err != "" {
+	switch {
+	case d.LogMissing && len(f.Pods) == 0:
+		out[0] = ok(id, "%s is not there yet: Envoy makes it with its first listener", d.AccessLog)
+	case d.LogMissing:
+		out[0] = finding(id, api.FindingFailed, d.AccessLog+" is not there: somebody took it away, and Envoy goes on with the file that had the name",
+			"curl -X POST --unix-socket "+f.RunDir+"/envoy-admin.sock http://envoy/reopen_logs")
+	case d.LogWritable.Err != "":
 		out[0] = finding(id, api.FindingFailed, "Envoy cannot log: "+d.LogWritable.Err,
 			fmt.Sprintf("mkdir -p $(dirname %[1]s) && touch %[1]s", d.AccessLog))
 	}

@@ -51,7 +51,10 @@ func assessPods(f Facts) []api.Finding {
 		return []api.Finding{finding("pod-listeners", api.FindingNote, "this node has no captured pod, so nothing was looked at in one",
 			"label a pod aether.io/managed: \"true\"")}
 	}
-	out := listeners(f.Pods)
+	out := []api.Finding{notChecked("pod-listeners", "no Envoy is connected that could have them")}
+	if len(f.Envoy.Connected) > 0 {
+		out = listeners(f.Pods)
+	}
 	out = append(out, namespaces(f.Pods, f.RunDir)...)
 	bound, captured, ports := sights(f)
 	return append(append(append(out, bound...), captured...), ports...)
