@@ -31,7 +31,10 @@ type count struct{ total, active uint64 }
 // counts are what Envoy counted last, by statistics name.
 type counts struct {
 	now map[string]count
-	err error // of the last reading
+	// missed counts the readings that failed since the last one that did not. One is
+	// nothing: in a hot restart nobody answers for a moment.
+	missed int
+	err    error // of the last reading, once two in a row have failed
 }
 
 // Scraper reads Envoy's counts by statistics name (svc.<namespace>.<name>.<port>).
@@ -131,17 +134,20 @@ func scrape(ctx context.Context, read Scraper, interval time.Duration, clock Clo
 // the last time, or with open ones, was dialled. Envoy counts from zero when it
 // restarts. What was counted before this agent came says nothing about when.
 func (l *loop) scraped(t *turn, m scraped) {
-	was := l.counts.err
-	l.counts.err = m.err
 	if m.err != nil {
-		switch {
-		case len(l.envoys) == 0:
+		if len(l.envoys) == 0 {
 			l.counts.now = map[string]count{} // the next Envoy counts anew
-		case was == nil:
+			return
+		}
+		if l.counts.missed++; l.counts.missed == 2 {
 			l.log.Warn("connection counts are not read", "err", m.err)
+		}
+		if l.counts.missed > 1 {
+			l.counts.err = m.err
 		}
 		return
 	}
+	l.counts.missed, l.counts.err = 0, nil
 	before := l.counts.now
 	l.counts.now = m.counts
 	for target, stat := range l.published.stats {

@@ -119,3 +119,23 @@ func TestServicePortFirstSeenBetweenReadingsWasDialled(t *testing.T) {
 		t.Errorf("last dial %v, want %v", got, n.clock.Now())
 	}
 }
+
+// One reading that fails is nothing, two in a row are a problem until one succeeds.
+func TestCountsThatAreNotRead(t *testing.T) {
+	n := newLoopTest(t)
+	n.sync(t)
+	broken := scraped{err: errors.New("no such socket")}
+	problems := func() int { return len(n.status().Problems) }
+	for i, c := range []struct {
+		m    scraped
+		want int
+	}{{broken, 0}, {scraped{}, 0}, {broken, 0}, {broken, 1}, {broken, 1}, {scraped{}, 0}, {broken, 0}} {
+		n.turn([]message{c.m})
+		if got := problems(); got != c.want {
+			t.Errorf("reading %d: %d problems, want %d", i, got, c.want)
+		}
+	}
+	if got := strings.Count(n.log.String(), "connection counts are not read"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, n.log.String())
+	}
+}

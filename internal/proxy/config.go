@@ -130,7 +130,7 @@ func (c Config) baseID() (uint32, error) {
 	if !ok {
 		return 0, fmt.Errorf("derive base id: %s has no inode number", c.RunDir)
 	}
-	return baseIDOf(uint64(st.Dev), st.Ino), nil
+	return baseIDOf(st.Dev, st.Ino), nil
 }
 
 // baseIDOf spreads directories over all multiples of slots that are base ids.

@@ -178,11 +178,14 @@ func TestStandIn(t *testing.T) {
 }
 
 func TestLastLine(t *testing.T) {
-	for in, want := range map[string]string{
-		"": "", "a\nb\n\n": "b", " a \n": "a", strings.Repeat("x", 500): strings.Repeat("x", 400) + "…",
+	for _, c := range []struct{ in, want string }{
+		{"", ""},
+		{"a\nb\n\n", "b"},
+		{" a \n", "a"},
+		{strings.Repeat("x", 500), strings.Repeat("x", 400) + "…"},
 	} {
-		if got := lastLine([]byte(in)); got != want {
-			t.Errorf("%q: %q", in, got)
+		if got := lastLine([]byte(c.in)); got != c.want {
+			t.Errorf("%q: %q", c.in, got)
 		}
 	}
 }

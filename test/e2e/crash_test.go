@@ -3,8 +3,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,12 +74,16 @@ func TestEnvoyKilledWithManyPods(t *testing.T) {
 		}
 		wg.Wait()
 		slices.Sort(took)
-		t.Logf("kill %d: pods worked again after %d ms at the median, %d ms for the last", kill, took[pods/2].Milliseconds(), took[pods-1].Milliseconds())
+		t.Logf("kill %d: pods worked again after %d ms at the median, %d ms for the last; Envoy had %d ms of CPU time by then",
+			kill, took[pods/2].Milliseconds(), took[pods-1].Milliseconds(), n.envoyCPU(t).Milliseconds())
 		all = append(all, took...)
 		eventually(t, settled, "Envoy has every listener", func() error {
 			s, err := n.tryStatus(t.Context())
 			if err != nil {
 				return err
+			}
+			if n.EnvoyPID() == 0 {
+				return errors.New("the supervisor has not seen it serve")
 			}
 			if i := slices.IndexFunc(s.Pods, func(p api.PodStatus) bool { return p.Listener != "ready" }); i >= 0 || !s.Envoy.Connected {
 				return fmt.Errorf("connected %t, pod %d is not ready", s.Envoy.Connected, i)
@@ -93,6 +100,28 @@ func TestEnvoyKilledWithManyPods(t *testing.T) {
 	if st := n.proxy(t); st.Restarts != kills {
 		t.Errorf("the supervisor counts %d ends, want %d: %+v", st.Restarts, kills, st)
 	}
+}
+
+// envoyCPU returns how much CPU time the youngest Envoy has had.
+func (n *node) envoyCPU(t *testing.T) time.Duration {
+	t.Helper()
+	es := n.proxy(t).Epochs
+	if len(es) == 0 {
+		return 0
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", es[len(es)-1].PID))
+	if err != nil {
+		t.Errorf("read Envoy's CPU time: %v", err)
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	var user, system int64
+	if f := strings.Fields(rest); len(f) > 12 {
+		user, _ = strconv.ParseInt(f[11], 10, 64)
+		system, _ = strconv.ParseInt(f[12], 10, 64)
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on Linux
+	return time.Duration(user+system) * tick
 }
 
 // epochs returns the process ids of the living Envoys by state.
@@ -118,7 +147,7 @@ func TestCrashDuringHotRestart(t *testing.T) {
 
 // starting asks for a hot restart, and kills once a new Envoy is there that does not
 // serve yet.
-func (n *node) starting(t *testing.T, kill func(map[string][]int) int) (restart error, before api.ProxyStatus) {
+func (n *node) starting(t *testing.T, kill func(map[string][]int) int) (before api.ProxyStatus, restart error) {
 	t.Helper()
 	before = n.proxy(t)
 	done := make(chan error, 1)
@@ -131,12 +160,12 @@ func (n *node) starting(t *testing.T, kill func(map[string][]int) int) (restart 
 		}
 		return syscall.Kill(kill(e), syscall.SIGKILL)
 	})
-	return <-done, before
+	return before, <-done
 }
 
 func (n *node) oldDiesEarly(t *testing.T) {
 	killed := time.Now()
-	err, before := n.starting(t, func(e map[string][]int) int { return e["serving"][0] })
+	before, err := n.starting(t, func(e map[string][]int) int { return e["serving"][0] })
 	if err == nil || !strings.Contains(err.Error(), "the one that served ended") {
 		t.Errorf("the restart's answer: %v", err)
 	}
@@ -164,7 +193,7 @@ func (n *node) newDiesEarly(t *testing.T) {
 	n.awaitDrained(t)
 	l := n.live(t, "alice", "10.96.0.10:7", "of the Envoy that goes on")
 	load := n.meanwhile(t, "bob", "--mode", "server-first", "--duration", "2s", "--pause", "5ms", "--timeout", "5s", knownService)
-	err, before := n.starting(t, func(e map[string][]int) int { return e["starting"][0] })
+	before, err := n.starting(t, func(e map[string][]int) int { return e["starting"][0] })
 	if err == nil || !strings.Contains(err.Error(), "the new Envoy did not work") {
 		t.Errorf("the restart's answer: %v", err)
 	}
