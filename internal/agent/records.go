@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -93,6 +94,7 @@ func adminConnections(socket string) connectionCounter {
 type records struct {
 	hub   *observe.Hub
 	count connectionCounter
+	lost  atomic.Uint64 // not told of, and waited for in vain
 }
 
 // newRecords makes the hub. It does no I/O.
@@ -137,7 +139,7 @@ func (r *records) read(ctx context.Context) {
 }
 
 // missing returns what is missing now. Records that Envoy holds back for a moment
-// are not: they are waited for.
+// are not: they are waited for, once.
 func (r *records) missing(ctx context.Context) observe.Missing {
 	r.read(ctx)
 	m := r.hub.Missing()
@@ -145,15 +147,15 @@ func (r *records) missing(ctx context.Context) observe.Missing {
 	defer until.Stop()
 	tick := time.NewTicker(settleTime / 20)
 	defer tick.Stop()
-	for m.NotTold > 0 {
+	for m.NotTold > r.lost.Load() {
 		select {
 		case <-tick.C:
 			m = r.hub.Missing()
-			continue
 		case <-until.C:
+			r.lost.Store(m.NotTold)
 		case <-ctx.Done():
+			return m
 		}
-		break
 	}
 	return m
 }

@@ -171,9 +171,14 @@ func (c *cli) observe(cmd *cobra.Command, o observeFlags, out format) error {
 // followConnections prints connections as they come until it is interrupted or the
 // agent ends.
 func (c *cli) followConnections(ctx context.Context, a *agentClient, q url.Values, out format) error {
+	before, err := a.missing(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
 	text := newConnectionPrinter(c, out == formatWide)
 	var skipped uint64
-	err := a.stream(ctx, "/v1/observe?"+q.Encode(), func(line []byte) error {
+	err = a.stream(ctx, "/v1/observe?"+q.Encode(), func(line []byte) error {
 		var l api.ObserveLine
 		if err := json.Unmarshal(line, &l); err != nil {
 			return err
@@ -220,6 +225,9 @@ func (c *cli) followConnections(ctx context.Context, a *agentClient, q url.Value
 		_, err = fmt.Fprintf(c.Out, "---\n%s", b)
 		return printed(err)
 	}
+	// What happened before is not what was followed.
+	m.Since, m.Forgotten = began.UTC().Format(time.RFC3339), 0
+	m.NotTold -= min(m.NotTold, before.NotTold)
 	c.tellMissing(m, false)
 	return nil
 }
