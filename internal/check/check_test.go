@@ -89,7 +89,7 @@ func notOK(c api.Check) (out []string) {
 	return out
 }
 
-var broken = errors.New("permission denied")
+var errBroken = errors.New("permission denied")
 
 // breaks are one thing at a time that is not well, and the findings on it:
 // "state id: beginning of what was seen".
@@ -107,7 +107,7 @@ var breaks = []struct {
 	{"Envoy away", func(f *Facts) { f.Envoy.Connected = nil }, []string{
 		"failed envoy-connected: no Envoy is connected", "not-checked pod-listeners: not checked: no Envoy",
 	}},
-	{"admin away", func(f *Facts) { f.Envoy.Server = Saw(Server{}, broken) }, []string{
+	{"admin away", func(f *Facts) { f.Envoy.Server = Saw(Server{}, errBroken) }, []string{
 		"not-checked envoy-version: not checked: Envoy's admin socket", "failed envoy-state: Envoy's admin socket does not answer",
 	}},
 	{"an old Envoy", func(f *Facts) { f.Envoy.Server.Value.Version = "1.39.2" }, []string{"failed envoy-version: Envoy is of version 1.39.2"}},
@@ -118,7 +118,7 @@ var breaks = []struct {
 	{"not supervised", func(f *Facts) { f.Envoy.Supervisor = Saw(Supervisor{Absent: true}, nil) }, []string{
 		"not-checked envoy-processes: not checked: Envoy is not supervised", "not-checked envoy-restarts: not checked: Envoy is not supervised",
 	}},
-	{"the supervisor hangs", func(f *Facts) { f.Envoy.Supervisor = Saw(Supervisor{}, broken) }, []string{
+	{"the supervisor hangs", func(f *Facts) { f.Envoy.Supervisor = Saw(Supervisor{}, errBroken) }, []string{
 		"not-checked envoy-processes: not checked", "not-checked envoy-supervised: not checked", "not-checked envoy-restarts: not checked",
 	}},
 	{"a hot restart", func(f *Facts) { f.Envoy.Supervisor.Value.Epochs, f.Envoy.Connected = 2, []string{"1.40.0", "1.40.0"} }, nil},
@@ -132,16 +132,16 @@ var breaks = []struct {
 	{"a rejected cluster", func(f *Facts) { f.Agent.Rejected = []Rejected{{"cluster", "svc:10.96.0.10:80", "no such thing"}} }, []string{
 		"failed envoy-rejections: Envoy rejected cluster svc:10.96.0.10:80: no such thing",
 	}},
-	{"a process nobody knows", func(f *Facts) { f.Envoy.PID = Saw(0, broken) }, []string{"not-checked envoy-descriptors: not checked: Envoy's process is not known"}},
-	{"descriptors out of reach", func(f *Facts) { f.Envoy.Files = Saw(Files{}, broken) }, []string{"not-checked envoy-descriptors: not checked: process 7: permission"}},
-	{"no limit to read", func(f *Facts) { f.Envoy.MaxConnections = Saw(uint64(0), broken) }, []string{"not-checked envoy-descriptors: not checked: Envoy's connection limit"}},
+	{"a process nobody knows", func(f *Facts) { f.Envoy.PID = Saw(0, errBroken) }, []string{"not-checked envoy-descriptors: not checked: Envoy's process is not known"}},
+	{"descriptors out of reach", func(f *Facts) { f.Envoy.Files = Saw(Files{}, errBroken) }, []string{"not-checked envoy-descriptors: not checked: process 7: permission"}},
+	{"no limit to read", func(f *Facts) { f.Envoy.MaxConnections = Saw(uint64(0), errBroken) }, []string{"not-checked envoy-descriptors: not checked: Envoy's connection limit"}},
 	{"no limit", func(f *Facts) { f.Envoy.MaxConnections.Value = 0 }, []string{
 		"failed envoy-descriptors: Envoy (pid 7) has 90 of 131072", "warning node-connections: 12 captured",
 	}},
 	{"a limit for more descriptors", func(f *Facts) { f.Envoy.Files.Value.Limit = 20_000 }, []string{"failed envoy-descriptors: Envoy (pid 7) has 90 of 20000"}},
 	{"descriptors nearly used", func(f *Facts) { f.Envoy.Files.Value.Open = 120_000 }, []string{"failed envoy-descriptors: Envoy (pid 7) has 120000 of 131072"}},
 	{"few descriptors", func(f *Facts) { f.Envoy.Files.Value.Limit, f.Envoy.MaxConnections.Value = 3000, 900 }, []string{"warning envoy-descriptors: Envoy (pid 7) has 90 of 3000"}},
-	{"the refuser is away", func(f *Facts) { f.Refuser = Saw(time.Duration(0), broken) }, []string{"failed refuser: a connection to the refuser was not reset"}},
+	{"the refuser is away", func(f *Facts) { f.Refuser = Saw(time.Duration(0), errBroken) }, []string{"failed refuser: a connection to the refuser was not reset"}},
 	{"the refuser is slow", func(f *Facts) { f.Refuser.Value = 2 * time.Second }, []string{"warning refuser: the refuser took 2s"}},
 
 	{"a pending listener", func(f *Facts) { f.Pods[0].Listener = "pending" }, []string{"failed pod-listeners: pod shop/web: Envoy has not taken its listener"}},
@@ -153,7 +153,7 @@ var breaks = []struct {
 	}, []string{
 		"failed pod-namespaces: pod shop/web: /run/netns/web does not exist",
 	}},
-	{"a namespace out of reach", func(f *Facts) { f.Pods[0].Sight = Saw(PodSight{}, broken) }, []string{
+	{"a namespace out of reach", func(f *Facts) { f.Pods[0].Sight = Saw(PodSight{}, errBroken) }, []string{
 		"not-checked pod-bound: not checked: pod shop/web: permission", "not-checked pod-capture: not checked: pod shop/web: permission",
 	}},
 	{"nobody listens", func(f *Facts) { f.Pods[0].Sight.Value.Listening = false }, []string{"failed pod-bound: pod shop/web: nobody listens"}},
@@ -166,7 +166,7 @@ var breaks = []struct {
 		"failed conntrack: 262000 of at most 262144 connections are tracked in the namespace of pod shop/web",
 	}},
 
-	{"no statistics", func(f *Facts) { f.Envoy.Stats = Saw(Stats{}, broken) }, []string{
+	{"no statistics", func(f *Facts) { f.Envoy.Stats = Saw(Stats{}, errBroken) }, []string{
 		"not-checked envoy-warming: not checked", "not-checked node-connections: not checked", "not-checked pod-connections: not checked",
 		"not-checked first-dials: not checked", "not-checked statistics: not checked", "not-checked access-log: not checked: whether records were lost",
 	}},
@@ -180,7 +180,7 @@ var breaks = []struct {
 	{"never a restart for names", func(f *Facts) { f.Names.All, f.Names.CompactAt = 15_000, 0 }, nil},
 
 	{"counters do not fit", func(f *Facts) { f.Envoy.Stats.Value.StatsOverflow = 4 }, []string{"warning statistics: 4 counts did not fit"}},
-	{"log not writable", func(f *Facts) { f.Disk.LogWritable = Saw(struct{}{}, broken) }, []string{"failed access-log: Envoy cannot log: permission denied"}},
+	{"log not writable", func(f *Facts) { f.Disk.LogWritable = Saw(struct{}{}, errBroken) }, []string{"failed access-log: Envoy cannot log: permission denied"}},
 	{"the log was taken away", func(f *Facts) { f.Disk.LogMissing = true }, []string{"failed access-log: /var/log/aether/access.log is not there"}},
 	{"no log and no pods yet", func(f *Facts) { f.Disk.LogMissing, f.Pods = true, nil }, []string{"not-checked kernel: not checked"}},
 	{"log writes failed", func(f *Facts) { f.Envoy.Stats.Value.LogWriteFailed = 3 }, []string{"failed access-log: 3 writes"}},
@@ -188,7 +188,7 @@ var breaks = []struct {
 	{"records not sent", func(f *Facts) { f.Envoy.Stats.Value.RecordsDropped = 3 }, []string{"warning access-log: 3 records could not be sent"}},
 	{"a damaged file", func(f *Facts) { f.Disk.Files[0].Damaged = "parse JSON; set aside: x" }, []string{"warning state-files: demand.json was damaged"}},
 	{"an unsaved file", func(f *Facts) { f.Disk.Files[1].Unsaved = "no space left" }, []string{"failed state-files: pods.json cannot be written: no space left"}},
-	{"a read-only directory", func(f *Facts) { f.Disk.Writable = Saw(struct{}{}, broken) }, []string{"failed state-directory: nothing can be written: permission denied"}},
+	{"a read-only directory", func(f *Facts) { f.Disk.Writable = Saw(struct{}{}, errBroken) }, []string{"failed state-directory: nothing can be written: permission denied"}},
 	{"a full disk", func(f *Facts) { f.Disk.Space.Value.FreeBytes = 1000 }, []string{"failed disk-space: 0 MiB of 102400 are free where /var/lib/aether is"}},
 	{"little space", func(f *Facts) { f.Disk.LogSpace.Value.FreeBytes = 1 << 30 }, []string{"warning disk-space: 1024 MiB of 102400 are free where /var/log/aether/access.log is"}},
 	{"few inodes", func(f *Facts) { f.Disk.Space.Value.FreeInodes = 3 }, []string{"warning disk-space: 51200 MiB of 102400 are free where /var/lib/aether is, but only 3 of 1000 inodes"}},
@@ -202,7 +202,7 @@ var breaks = []struct {
 	{"a step ahead", func(f *Facts) { f.Clock.Step.Value = 3 * time.Second }, []string{"warning clock: the wall clock stepped by 3s"}},
 	{"not synchronised", func(f *Facts) { f.Clock.Synchronised.Value = false }, nil}, // a note
 	{"clocks out of reach", func(f *Facts) {
-		f.Clock = Clock{Saw(time.Time{}, broken), Saw(Newest{}, broken), Saw(time.Duration(0), broken), Saw(false, broken)}
+		f.Clock = Clock{Saw(time.Time{}, errBroken), Saw(Newest{}, errBroken), Saw(time.Duration(0), errBroken), Saw(false, errBroken)}
 	}, []string{
 		"not-checked clock: not checked: when the machine started", "not-checked clock: not checked: times of files",
 		"not-checked clock: not checked: steps", "not-checked clock: not checked: whether it is synchronised",
@@ -212,7 +212,7 @@ var breaks = []struct {
 	{"a kernel of no number", func(f *Facts) { f.Kernel.Release.Value = "x" }, []string{"failed kernel: Linux x"}},
 	{"node-sourced, few ports", func(f *Facts) { f.Agent.EgressSource, f.Kernel.Ports.Value = "node", 5000 }, []string{"warning node-ports: the node has 5000 ports"}},
 	{"pod-sourced, few ports of the node", func(f *Facts) { f.Kernel.Ports.Value = 5000 }, nil},
-	{"ports out of reach", func(f *Facts) { f.Agent.EgressSource, f.Kernel.Ports = "node", Saw(0, broken) }, []string{"not-checked node-ports: not checked: permission"}},
+	{"ports out of reach", func(f *Facts) { f.Agent.EgressSource, f.Kernel.Ports = "node", Saw(0, errBroken) }, []string{"not-checked node-ports: not checked: permission"}},
 	{"conntrack nearly full", func(f *Facts) { f.Kernel.Conntrack.Value.Count = 850 }, []string{"warning conntrack: 850 of at most 1000"}},
 	{"conntrack full", func(f *Facts) { f.Kernel.Conntrack.Value.Count = 1000 }, []string{"failed conntrack: 1000 of at most 1000"}},
 	{"no conntrack", func(f *Facts) { f.Kernel.Conntrack.Value = Conntrack{Off: true} }, nil},

@@ -161,12 +161,13 @@ func clock(now time.Time, c Clock) []api.Finding {
 	var out []api.Finding
 	var seen []string
 	sync := "timedatectl set-ntp true   # or start your NTP client; then restart the agent"
-	if c.Boot.Err != "" {
+	switch {
+	case c.Boot.Err != "":
 		out = append(out, notChecked(id, "when the machine started: "+c.Boot.Err))
-	} else if c.Boot.Value.Year() < 2024 {
+	case c.Boot.Value.Year() < 2024:
 		out = append(out, finding(id, api.FindingFailed, fmt.Sprintf("by the wall clock it is %s, and the machine started %s: that is before this program was written",
 			stamp(now), stamp(c.Boot.Value)), sync))
-	} else {
+	default:
 		seen = append(seen, fmt.Sprintf("it is %s, %s after the machine started", stamp(now), roughly(now.Sub(c.Boot.Value))))
 	}
 	switch n := c.Newest; {

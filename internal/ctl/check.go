@@ -46,10 +46,9 @@ func (c *cli) check(cmd *cobra.Command, out format, strict bool) error {
 	if err == nil {
 		got, err = a.check(cmd.Context())
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		got = check.Answered(got, daemon.Version(), a.socket)
-	default:
+	} else {
 		var e *exitError
 		next := ""
 		if errors.As(err, &e) {
