@@ -40,7 +40,11 @@ func TestDirectory(t *testing.T) {
 	pod := func(name, ip string) model.Workload {
 		return model.Workload{Name: model.Name{Namespace: "default", Name: name}, ServiceAccount: name + "-sa", IP: netip.MustParseAddr(ip), NetNS: "/run/netns/" + name}
 	}
-	apply := func(cs ...model.Change) { n.turn([]message{n.batch(true, cs...)}); n.clock.Advance(second); n.turn(nil) }
+	apply := func(cs ...model.Change) {
+		n.turn([]message{n.batch(true, cs...)})
+		n.clock.Advance(second)
+		n.turn(nil)
+	}
 	apply(model.SetWorkload{Workload: pod("a", "10.244.0.2")})
 	want := observe.Source{Pod: model.Name{Namespace: "default", Name: "a"}, ServiceAccount: "a-sa"}
 	apply(model.DeleteWorkload{Name: want.Pod})

@@ -23,11 +23,14 @@ const RecordCluster = "aether_als"
 const RecordFlush = 200 * time.Millisecond
 
 const (
-	// recordBuffer is how many bytes of records a worker gathers at most. While
-	// the agent does not take any, a record beyond it is dropped and counted.
+	// recordBuffer is how many bytes of records a worker gathers at most before it
+	// sends them.
 	recordBuffer = 64 << 10
-	// recordBacklog is the soft limit of what waits in a connection to the agent.
-	recordBacklog = 256 << 10
+	// An agent that does not answer a ping is left, with what Envoy held for it:
+	// in Envoy 1.40 nothing else bounds what waits for one that does not read, some
+	// 300 bytes a record. With the default rates that is 2 MiB at most.
+	recordPing = 2 * time.Second
+	recordPong = 2 * time.Second
 	// recordLogName names the stream.
 	recordLogName = "aether"
 	// recordTag is the key of what a record says beside Envoy's own fields.
@@ -99,12 +102,9 @@ func recordLog(tags []*tracingv3.CustomTag) *accesslogv3.AccessLog {
 	}
 }
 
-// recordCluster is the agent's record server. What waits for an agent that does
-// not read is bounded.
+// recordCluster is the agent's record server.
 func recordCluster(socket string) *clusterv3.Cluster {
-	c := socketCluster(RecordCluster, socket)
-	c.PerConnectionBufferLimitBytes = u32(recordBacklog)
-	return c
+	return socketCluster(RecordCluster, socket, recordPing, recordPong)
 }
 
 func flagged() *accesslogv3.AccessLogFilter {

@@ -116,7 +116,7 @@ func bootstrap(b BootstrapSettings) *bootstrapv3.Bootstrap {
 			IgnoreGlobalConnLimit: true,
 		},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
-			Clusters: []*clusterv3.Cluster{socketCluster(XDSCluster, b.XDSSocket), recordCluster(b.RecordSocket)},
+			Clusters: []*clusterv3.Cluster{socketCluster(XDSCluster, b.XDSSocket, xdsPingInterval, xdsPingTimeout), recordCluster(b.RecordSocket)},
 		},
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
 			AdsConfig: adsStream(),
@@ -150,16 +150,17 @@ func adsStream() *corev3.ApiConfigSource {
 	}
 }
 
-// socketCluster is a gRPC server of the agent's on a Unix socket.
-func socketCluster(name, socket string) *clusterv3.Cluster {
+// socketCluster is a gRPC server of the agent's on a Unix socket. An idle one is
+// pinged, and left when it does not answer within the time pong.
+func socketCluster(name, socket string, ping, pong time.Duration) *clusterv3.Cluster {
 	options := &httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
 					Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 						ConnectionKeepalive: &corev3.KeepaliveSettings{
-							Interval: duration(xdsPingInterval),
-							Timeout:  duration(xdsPingTimeout),
+							Interval: duration(ping),
+							Timeout:  duration(pong),
 						},
 					},
 				},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -223,4 +224,39 @@ func TestRealRecordRate(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestRealRecordsOfAnAgentThatHangs: records that nobody reads keep no connection
+// waiting, and Envoy leaves the one who does not read, with what it held for it.
+func TestRealRecordsOfAnAgentThatHangs(t *testing.T) {
+	l := newServing(t, PodSource)
+	l.start(testCapture())
+	ln, err := net.Listen("unix", l.boot.RecordSocket) // connects, and never reads
+	l.must(err)
+	t.Cleanup(func() { _ = ln.Close() })
+	stat := func(name string) (n int) { // 0 before there is a connection
+		body, err := l.admin("/stats?filter=^cluster.aether_als.http2." + name + "$")
+		l.must(err)
+		_, _ = fmt.Sscanf(strings.TrimSpace(body), "cluster.aether_als.http2."+name+": %d", &n)
+		return n
+	}
+	held := 0
+	l.eventually("Envoy leaves it", func() error {
+		for range 20 {
+			if got, err := l.exchange("10.96.0.10:80", halfClosing); err != nil || got != "hello\n" {
+				t.Errorf("%q, %v", got, err)
+			}
+		}
+		held = max(held, stat("pending_send_bytes"))
+		if stat("keepalive_timeout") == 0 {
+			return fmt.Errorf("it holds %d bytes for it", held)
+		}
+		return nil
+	})
+	if held == 0 || held > 4<<20 {
+		t.Errorf("Envoy held %d bytes for one who does not read", held)
+	}
+	if _, err := l.exchange("10.96.0.10:80", halfClosing); err != nil {
+		t.Error(err)
+	}
 }
