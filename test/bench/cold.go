@@ -77,7 +77,8 @@ func (f *FirstConnections) dial(ctx context.Context, node *sandbox.Node, cold []
 	argv := append([]string{"aether-client", "--path", answerPath, "--pause", coldPause.String(), "http"}, targets...)
 	out, err := node.Output(ctx, clientPod, argv...)
 	if err != nil {
-		return fmt.Errorf("dial %d cold names: %w: %s", len(cold), err, lastLine(out))
+		_, which := coldSamples(out, targets)
+		return errors.Join(fmt.Errorf("dial %d cold names: %w", len(cold), err), which)
 	}
 	ended, err := usageOf(processes)
 	if err != nil {

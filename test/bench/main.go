@@ -129,9 +129,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		r.Valid = err == nil
 		if err != nil {
 			r.Error = err.Error()
-		} else {
-			r.print(stdout)
-			fmt.Fprintf(stdout, "\n%.0f s; every sample is in %s\n", r.Seconds, out)
+		}
+		r.print(stdout)
+		fmt.Fprintf(stdout, "\n%.0f s; every sample is in %s\n", r.Seconds, out)
+		if err != nil {
+			fmt.Fprintln(stdout, "This run is NOT valid.")
 		}
 		err = errors.Join(err, r.write(out))
 	}
@@ -201,7 +203,7 @@ type bench struct {
 	say               func(format string, args ...any)
 }
 
-// measure makes one node per source mode, one after the other. The report is nil
+// measure takes one part after the other, each on a node of its own. The report is nil
 // when nothing could be measured at all.
 func (b *bench) measure(ctx context.Context, s Settings) (*Report, error) {
 	if os.Geteuid() != 0 {
@@ -216,16 +218,22 @@ func (b *bench) measure(ctx context.Context, s Settings) (*Report, error) {
 	b.say("Linux %s, %d cores (%s), Envoy %s, wrk %s; load average before the run %.2f",
 		m.Kernel, m.Cores, m.CPU, m.Envoy, m.Wrk, m.LoadBefore)
 	r := &Report{Began: time.Now().UTC(), Machine: m, Settings: s}
+	// A part that fails makes the run invalid; the others are measured all the same.
+	var failed []error
 	for _, part := range b.parts(s, r) {
-		b.say("\n%s", part.title)
-		if err = part.run(ctx); err != nil {
-			err = fmt.Errorf("%s: %w", part.title, err)
+		if ctx.Err() != nil {
+			failed = append(failed, ctx.Err())
 			break
+		}
+		b.say("\n%s", part.title)
+		if err := part.run(ctx); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", part.title, err))
+			b.say("  failed: %v", err)
 		}
 	}
 	r.Rows = r.rows()
 	r.Seconds = time.Since(r.Began).Seconds()
-	return r, err
+	return r, errors.Join(failed...)
 }
 
 // part is what is measured on one node.
@@ -268,12 +276,16 @@ func (b *bench) parts(s Settings, r *Report) []part {
 	}
 	add("memory of Envoy", func(ctx context.Context) error {
 		m, err := b.measureMemory(ctx, s.Memory)
-		r.Memory = &m
+		if err == nil {
+			r.Memory = &m
+		}
 		return err
 	}, rowMemory)
 	add("a neighbour that misbehaves", func(ctx context.Context) error {
 		n, err := b.measureNeighbour(ctx, s.Neighbour)
-		r.Neighbour = &n
+		if err == nil {
+			r.Neighbour = &n
+		}
 		return err
 	}, rowNeighbour)
 	return out

@@ -188,11 +188,9 @@ func (r *Scale) changes(ctx context.Context, n *sandbox.Node, agent *agentClient
 		if err != nil {
 			return err
 		}
-		if turns := after.since(before, lagCount); turns != 1 {
-			continue // the source told of it in parts
-		}
-		if i == 0 {
-			continue // it was the first dial of that name
+		turns, acks := after.since(before, lagCount), after.since(before, acknowledged("assignment", "count"))
+		if i == 0 || turns != 1 || acks != 1 {
+			continue // the first dial of that name, or something else happened as well
 		}
 		lag := 1000 * after.since(before, lagSum)
 		renamed = append(renamed, ms(served.Sub(began)))
