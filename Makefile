@@ -59,6 +59,7 @@ bench: build envoy deps ## Measure what the node proxy costs on this machine (ro
 .PHONY: lint
 lint: ## Run the linters
 	go tool -modfile=tools/go.mod golangci-lint run ./...
+	cd test/dashboard && go tool -modfile=../../tools/go.mod golangci-lint run ./...
 
 .PHONY: format
 format: ## Format the code

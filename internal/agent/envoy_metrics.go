@@ -61,13 +61,15 @@ type envoyMetrics struct {
 	log     *slog.Logger
 	failing prometheus.Gauge
 
+	one chan struct{} // holds a value during a reading: Envoy writes it on its main thread
+
 	mu  sync.Mutex
 	bad bool
 }
 
 func newEnvoyMetrics(socket string, pid func() (int, error), r prometheus.Registerer, log *slog.Logger) *envoyMetrics {
 	e := &envoyMetrics{
-		admin: newUnixHTTP(socket, exposeTimeout), log: log,
+		admin: newUnixHTTP(socket, exposeTimeout), log: log, one: make(chan struct{}, 1),
 		failing: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "aether_agent_envoy_metrics_failing",
 			Help: "1 when Envoy's metrics could not be read the last time they were asked for.",
@@ -91,6 +93,12 @@ func (e *envoyMetrics) serve(w http.ResponseWriter, r *http.Request) {
 	if detail != "" && detail != detailServices {
 		http.Error(w, fmt.Sprintf("detail %q: want nothing or %s", detail, detailServices), http.StatusBadRequest)
 		return
+	}
+	select {
+	case e.one <- struct{}{}:
+		defer func() { <-e.one }()
+	case <-r.Context().Done():
+		return // nobody waits any more
 	}
 	body, err := e.read(r.Context(), detail == detailServices)
 	e.tell(err)
