@@ -150,6 +150,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	server := xds.New(a.xdsConfig())
 	writes := make(chan write, len(stateFiles))
 	l := a.newLoop(server, writes)
+	starts := make(chan uint64, maxStarting)
+	l.lives = starts
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(writes)
@@ -166,6 +168,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		scrape(ctx, a.deps.Scraper, a.cfg.ScrapeInterval, a.deps.Clock, a.mailbox().tell)
+		return nil
+	})
+	group.Go(func() error {
+		watchStarts(ctx, starts, newUnixHTTP(a.cfg.AdminSocket(), liveTimeout), a.mailbox().tell)
 		return nil
 	})
 	group.Go(func() error {
@@ -235,6 +241,7 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 
 		compaction: compaction{limit: a.cfg.CompactNames},
 		compacts:   make(chan demand.StreamID, 1),
+		starting:   map[uint64]bool{},
 		directory:  a.directory,
 	}
 	l.files = files{

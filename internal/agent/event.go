@@ -32,9 +32,8 @@ func (l *loop) heard(t *turn, m xdsEvent) {
 		l.nacked(t, ev)
 	case xds.StreamClosed:
 		delete(l.envoys, ev.Stream.ID)
-		for _, p := range l.pods.byName { // what an older Envoy said counts again
-			t.judged[xds.Key{Type: xds.Listener, Name: envoy.ListenerName(p.workload.Name)}] = true
-		}
+		delete(l.starting, ev.Stream.ID)
+		l.judgePods(t) // what an older Envoy said counts again
 		t.events = append(t.events, demand.Closed{Stream: demand.StreamID(ev.Stream.ID)})
 	}
 }
@@ -62,6 +61,7 @@ func (l *loop) begun(t *turn, ev xds.FirstRequest) {
 	}
 	if ev.Fresh {
 		l.pods.unknown()
+		l.starts(ev.Stream.ID)
 	}
 	held := l.targets(ev.Held)
 	has := make(map[netip.AddrPort]bool, len(held))
@@ -145,7 +145,7 @@ func (l *loop) judge(t *turn) {
 		case err != nil:
 		case rejected:
 			l.pods.rejected(pod, words)
-		case l.xds.Accepted(key.Type, key.Name):
+		case l.xds.Accepted(key.Type, key.Name) && !l.isStarting():
 			l.pods.accepted(pod)
 		}
 	}

@@ -77,6 +77,9 @@ type loop struct {
 
 	compaction compaction
 	compacts   chan demand.StreamID // to the compactor; has room for one
+
+	starting map[uint64]bool // streams of Envoys that do not listen yet
+	lives    chan<- uint64   // such streams, to be watched; nil when nobody does
 }
 
 // turn is one round of the loop.
@@ -207,6 +210,8 @@ func (l *loop) receive(t *turn, m message) {
 	case compacted:
 		l.compacted(m)
 		return
+	case envoyLive:
+		l.lived(t, m)
 	case recordsDialled:
 		l.recordsDialled(t, m)
 		return
