@@ -293,7 +293,12 @@ func newBook(lines []logLine) *book {
 func (b *book) claim(v echo.Verdict) string {
 	lines := b.byPair[v.Local+" "+v.Remote]
 	if v.Local == "" {
-		lines = b.byTarget[v.Target]
+		// To the kernel 0.0.0.0 is the loopback address.
+		target := v.Target
+		if port, ok := strings.CutPrefix(target, "0.0.0.0:"); ok {
+			target = "127.0.0.1:" + port
+		}
+		lines = b.byTarget[target]
 	}
 	for _, l := range lines {
 		if l.claimed || l.Time.Before(v.Time.Truncate(time.Millisecond)) {
