@@ -185,7 +185,7 @@ func refuser(r Look[time.Duration]) api.Finding {
 			"restart the agent", "read the agent's log for `refuse`")
 	case r.Value > slowReset:
 		return finding(id, api.FindingWarning, fmt.Sprintf("the refuser took %s to reset a connection", r.Value.Round(time.Millisecond)),
-			"aetherctl svc list   # who is refused most")
+			"aetherctl observe --refused   # who is refused most")
 	}
 	return ok(id, "the refuser reset a connection after %s", r.Value.Round(time.Millisecond))
 }

@@ -136,7 +136,7 @@ func Answered(c api.Check, own, socket string) api.Check {
 	if c.Version != own {
 		version = finding("agent-version", api.FindingWarning,
 			fmt.Sprintf("the agent is of version %q, this tool of %q", c.Version, own),
-			"use the aetherctl that was installed with the agent")
+			"use the tool that was installed with the agent")
 	}
 	first := api.CheckSection{Name: "agent", Findings: []api.Finding{ok("agent-answers", "the agent answers at %s", socket), version}}
 	c.Sections = append([]api.CheckSection{first}, c.Sections...)

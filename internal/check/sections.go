@@ -172,14 +172,14 @@ func assessTraffic(f Facts) []api.Finding {
 	if s.PodLimited > 0 {
 		pod = finding("pod-connections", api.FindingWarning,
 			fmt.Sprintf("%d connections were turned away by a pod's limit of %d %s", s.PodLimited, e.PodLimit, since),
-			"aetherctl svc list -o wide   # who holds the most",
+			"aetherctl top   # who connects the most",
 			fmt.Sprintf("aether-agent --pod-connection-limit %d ...", 2*uint64(e.PodLimit)))
 	}
 	dials := ok("first-dials", "every first dial was answered in time %s", since)
 	if s.OnDemandTimeouts > 0 {
 		dials = finding("first-dials", api.FindingWarning,
 			fmt.Sprintf("%d first dials got no answer in time %s", s.OnDemandTimeouts, since),
-			"grep unanswered in the access log, and ask about the address: aetherctl explain ADDRESS:PORT")
+			"aetherctl observe --verdict unanswered   # and of the address: aetherctl explain ADDRESS:PORT")
 	}
 	return append(out, pod, dials, budget(f.Names), total(f.Names))
 }
@@ -205,7 +205,7 @@ func budget(n Names) api.Finding {
 	used := n.Other + n.Held
 	seen := fmt.Sprintf("%d of %d names that are no Service port's are in use", used, n.Budget)
 	fix := []string{
-		"aetherctl svc list   # the rows without a Service: who dials them is in the access log",
+		"aetherctl observe --reason no-service   # who dials them",
 		"aetherctl proxy restart   # the new Envoy begins without them, when the old one has ended",
 	}
 	switch {

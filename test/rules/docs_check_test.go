@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +29,41 @@ func TestCheckDocument(t *testing.T) {
 	}
 	sameSet(t, "findings", headings, check.IDs())
 }
+
+// TestFixesAreCommands: the commands of aetherctl that findings tell people to
+// paste exist, and so do their flags.
+func TestFixesAreCommands(t *testing.T) {
+	seen := map[string]bool{}
+	for _, path := range []string{
+		"internal/check/envoy.go", "internal/check/finding.go", "internal/check/machine.go", "internal/check/sections.go", "cmd/aether-agent/look.go",
+	} {
+		for _, m := range fixCommand.FindAllStringSubmatch(document(t, path), -1) {
+			words := strings.Fields(m[1])
+			command := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, "-") })
+			text := help(t, command)
+			for len(command) > 1 && !strings.Contains(text, "\n  aetherctl "+strings.Join(command, " ")) {
+				command = command[:len(command)-1] // what follows are arguments
+				text = help(t, command)
+			}
+			if !strings.Contains(text, "\n  aetherctl "+strings.Join(command, " ")) {
+				t.Errorf("%s: there is no command aetherctl %s", path, strings.Join(words, " "))
+			}
+			for _, w := range words {
+				if strings.HasPrefix(w, "-") && !strings.Contains(text, w+" ") {
+					t.Errorf("%s: aetherctl %s has no flag %s", path, strings.Join(command, " "), w)
+				}
+			}
+			seen[strings.Join(command, " ")] = true
+		}
+	}
+	for _, command := range []string{"status", "observe", "top", "proxy restart", "capture install", "metrics"} {
+		if !seen[command] {
+			t.Errorf("no fix tells to run aetherctl %s: this shows too little", command)
+		}
+	}
+}
+
+var fixCommand = regexp.MustCompile(`"[^"\n]*\baetherctl ((?:-{0,2}[a-z][a-z-]*)(?: -{0,2}[a-z][a-z-]*)*)`)
 
 // TestAgentWritesNoRules: the agent looks at capture rules to say whether they are
 // right; who writes them is the CNI plugin, the sandbox and aetherctl.
