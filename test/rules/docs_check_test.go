@@ -40,12 +40,12 @@ func TestFixesAreCommands(t *testing.T) {
 		for _, m := range fixCommand.FindAllStringSubmatch(document(t, path), -1) {
 			words := strings.Fields(m[1])
 			command := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, "-") })
-			text := help(t, command)
-			for len(command) > 1 && !strings.Contains(text, "\n  aetherctl "+strings.Join(command, " ")) {
+			_, text, _ := strings.Cut(help(t, command), "Usage:\n")
+			for len(command) > 1 && !strings.HasPrefix(text, "  aetherctl "+strings.Join(command, " ")) {
 				command = command[:len(command)-1] // what follows are arguments
-				text = help(t, command)
+				_, text, _ = strings.Cut(help(t, command), "Usage:\n")
 			}
-			if !strings.Contains(text, "\n  aetherctl "+strings.Join(command, " ")) {
+			if !strings.HasPrefix(text, "  aetherctl "+strings.Join(command, " ")) {
 				t.Errorf("%s: there is no command aetherctl %s", path, strings.Join(words, " "))
 			}
 			for _, w := range words {
