@@ -30,14 +30,15 @@ func (b *backoff) after(ran time.Duration) time.Duration {
 	return wait
 }
 
-// processBackoff is for agent and Envoy: a node without them is without network
-// for captured pods.
+// processBackoff is for the agent and Envoy's supervisor: a node without them is
+// without network for captured pods.
 func processBackoff() backoff {
 	return backoff{min: 50 * time.Millisecond, max: 5 * time.Second, stable: 10 * time.Second}
 }
 
-// endGrace is how long agent and Envoy have to end after SIGTERM.
-const endGrace = 3 * time.Second
+// endGrace is how long agent and supervisor have to end after SIGTERM; the
+// supervisor gives Envoy 3 s.
+const endGrace = 5 * time.Second
 
 // supervised is a process that is to run all the time, unless it was stopped on
 // purpose.

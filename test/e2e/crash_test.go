@@ -135,7 +135,7 @@ func epochs(st api.ProxyStatus) map[string][]int {
 
 // TestCrashDuringHotRestart: any of the processes of a hot restart dies.
 func TestCrashDuringHotRestart(t *testing.T) {
-	n := upReady(t, restartWorld(), func(c *sandbox.Config) { c.EnvoyDrainTime, c.EnvoyShutdownTime = 2*time.Second, 20*time.Second })
+	n := upReady(t, restartWorld(), func(c *sandbox.Config) { c.EnvoyDrainTime, c.EnvoyShutdownTime = 2*time.Second, 12*time.Second })
 	n.expectUnclean("Envoy is killed")
 	n.learn(t)
 	t.Run("the old one while the new one starts", n.oldDiesEarly)

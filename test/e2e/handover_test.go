@@ -30,7 +30,7 @@ func TestHandover(t *testing.T) {
 // podsDuringHandover: a pod that is added, and one that is removed, around the moment
 // at which the new Envoy takes over are right in the end, and leave nothing.
 func (n *node) podsDuringHandover(t *testing.T) {
-	const rounds = 3
+	const rounds = 2
 	for round := range rounds {
 		come, gone := fmt.Sprintf("come-%d", round), fmt.Sprintf("gone-%d", round)
 		n.write(t, gone+".yaml", client(gone))
