@@ -169,7 +169,11 @@ func (h *Hub) Connections(f *Follower) (ended, open []Connection) {
 	if f != nil {
 		h.followers[f] = struct{}{}
 	}
-	return h.store.Ended(), h.store.Open()
+	open = h.store.Open()
+	for i, now := 0, h.cfg.Now(); i < len(open); i++ {
+		open[i].Duration = now.Sub(open[i].Start)
+	}
+	return h.store.Ended(), open
 }
 
 // Follower gets connections as they come.
