@@ -37,7 +37,7 @@ func TestFixesAreCommands(t *testing.T) {
 	for _, path := range []string{
 		"internal/check/envoy.go", "internal/check/finding.go", "internal/check/machine.go", "internal/check/sections.go", "cmd/aether-agent/look.go",
 	} {
-		for _, m := range fixCommand.FindAllStringSubmatch(document(t, path), -1) {
+		for _, m := range fixCommand.FindAllStringSubmatch(strings.Join(literal.FindAllString(document(t, path), -1), "\n"), -1) {
 			words := strings.Fields(m[1])
 			command := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, "-") })
 			_, text, _ := strings.Cut(help(t, command), "Usage:\n")
@@ -63,7 +63,10 @@ func TestFixesAreCommands(t *testing.T) {
 	}
 }
 
-var fixCommand = regexp.MustCompile(`"[^"\n]*\baetherctl ((?:-{0,2}[a-z][a-z-]*)(?: -{0,2}[a-z][a-z-]*)*)`)
+var (
+	literal    = regexp.MustCompile(`"[^"\n]*"`)
+	fixCommand = regexp.MustCompile(`\baetherctl ((?:-{0,2}[a-z][a-z-]*)(?: -{0,2}[a-z][a-z-]*)*)`)
+)
 
 // TestAgentWritesNoRules: the agent looks at capture rules to say whether they are
 // right; who writes them is the CNI plugin, the sandbox and aetherctl.
