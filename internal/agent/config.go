@@ -144,8 +144,7 @@ func (c Config) settings() envoy.Settings {
 
 func (c Config) run(name string) string { return filepath.Join(c.RunDir, name) }
 
-// XDSSocket, RecordSocket and AdminSocket return the paths that Envoy's bootstrap
-// needs.
+// XDSSocket returns where Envoy asks, as its bootstrap needs to know.
 func (c Config) XDSSocket() string { return c.run(xdsSocket) }
 
 // RecordSocket returns where Envoy sends its connection records.

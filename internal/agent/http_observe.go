@@ -55,8 +55,10 @@ type observeQuery struct {
 
 func (h observeHandler) query(r *http.Request) (q observeQuery, err error) {
 	v := r.URL.Query()
-	known := []string{"pod", "namespace", "serviceAccount", "service", "dialled", "endpoint", "verdict", "reason",
-		"refused", "failed", "open", "since", "follow", "updates", "limit"}
+	known := []string{
+		"pod", "namespace", "serviceAccount", "service", "dialled", "endpoint", "verdict", "reason",
+		"refused", "failed", "open", "since", "follow", "updates", "limit",
+	}
 	for k := range v {
 		if !slices.Contains(known, k) {
 			return q, fmt.Errorf("query %q: want one of %s", k, strings.Join(known, ", "))
