@@ -52,16 +52,14 @@ func TestNoisyNeighbour(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var told []string
-			for range noisyTries {
+			holds := false
+			for try := 0; try < noisyTries && !holds; try++ {
 				m := n.besideAttack(t, noisyPairs, limited, args)
-				told = append(told, m.String())
-				if m.times() <= noisyTimes {
-					break
-				}
+				told, holds = append(told, m.String()), m.times() <= noisyTimes
 			}
 			t.Logf("attacker as BestEffort with 500m: %v", told)
-			if len(told) == noisyTries && !t.Failed() {
-				t.Errorf("the neighbour's p99 is more than %d times its quiet one: %v", noisyTimes, told)
+			if !holds {
+				t.Errorf("the neighbour's p99 is more than %d times its quiet one in every try", noisyTimes)
 			}
 			t.Logf("attacker without a limit: %v", n.besideAttack(t, toldPairs, nil, args))
 		})
