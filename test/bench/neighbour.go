@@ -110,8 +110,10 @@ func (b *bench) measureNeighbour(ctx context.Context, s NeighbourSettings) (Neig
 		return nil
 	})
 	for i, deed := range deeds {
-		kinds[i] = NeighbourKind{Name: deed.name, P50: distributionOf(p50[i]), P99: distributionOf(p99[i]),
-			Over: distributionOf(over[i]), PerSecond: distributionOf(rates[i])}
+		kinds[i] = NeighbourKind{
+			Name: deed.name, P50: distributionOf(p50[i]), P99: distributionOf(p99[i]),
+			Over: distributionOf(over[i]), PerSecond: distributionOf(rates[i]),
+		}
 	}
 	return Neighbour{kinds}, err
 }
