@@ -45,7 +45,7 @@ func (d *directory) update(s *model.State, pods bool) {
 	for range s.Workloads() {
 		live++
 	}
-	if len(d.byName) > live+maxFormerPods {
+	if max(len(d.byName), len(d.byIP)) > live+maxFormerPods {
 		clear(d.byIP)
 		clear(d.byName)
 	}
