@@ -245,8 +245,14 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 		directory:  a.directory,
 	}
 	l.files = files{
-		demandFile: {name: demandFile, encode: func() []byte { return demand.Encode(l.demand.Remembered()) }},
-		podsFile:   {name: podsFile, encode: func() []byte { return encodePods(l.pods.workloads(), l.pods.annotationsOf) }},
+		demandFile: {name: demandFile, snapshot: func() func() []byte {
+			names := l.demand.Remembered()
+			return func() []byte { return demand.Encode(names) }
+		}},
+		podsFile: {name: podsFile, snapshot: func() func() []byte {
+			b := encodePods(l.pods.workloads(), l.pods.annotationsOf)
+			return func() []byte { return b }
+		}},
 	}
 	for name, why := range r.damaged {
 		l.files[name].damaged = why

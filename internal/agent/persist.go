@@ -65,15 +65,17 @@ const (
 // writes it; at most one write is under way, and the next one holds whatever is
 // true when it starts.
 type file struct {
-	name    string
-	encode  func() []byte
-	wanted  uint64 // writes asked for
-	sent    uint64 // wanted, when the last write was started
-	done    uint64 // wanted, when the last finished write was started
-	busy    bool
-	err     error // of the last write
-	retryAt time.Time
-	damaged string // where a damaged one was set aside at the start
+	name string
+	// snapshot takes what is true now; the loop calls it, and the writer what it
+	// returns, which makes the file's bytes.
+	snapshot func() (encode func() []byte)
+	wanted   uint64 // writes asked for
+	sent     uint64 // wanted, when the last write was started
+	done     uint64 // wanted, when the last finished write was started
+	busy     bool
+	err      error // of the last write
+	retryAt  time.Time
+	damaged  string // where a damaged one was set aside at the start
 }
 
 func (f *file) failing() bool { return f.err != nil }
@@ -82,9 +84,9 @@ type files map[string]*file
 
 // write is one file to be written.
 type write struct {
-	file string
-	seq  uint64
-	data []byte
+	file   string
+	seq    uint64
+	encode func() []byte
 }
 
 // save has a file written soon, and returns a number that its done reaches when
@@ -104,7 +106,7 @@ func (l *loop) startSaves(now time.Time) {
 		}
 		f.busy, f.sent = true, f.wanted
 		f.retryAt = now.Add(saveRetry)
-		l.writes <- write{f.name, f.sent, f.encode()} // has room for every file
+		l.writes <- write{f.name, f.sent, f.snapshot()} // has room for every file
 	}
 }
 
@@ -126,7 +128,7 @@ func (l *loop) saved(m saved) {
 // writer writes what it is sent until the channel is closed.
 func writer(c Config, writes <-chan write, tell func(message)) {
 	for w := range writes {
-		tell(saved{w.file, w.seq, c.store(w.file, w.data)})
+		tell(saved{w.file, w.seq, c.store(w.file, w.encode())})
 	}
 }
 
@@ -140,7 +142,7 @@ func (l *loop) finalSaves() {
 		if !l.synced && f.name == demandFile {
 			continue // nothing was learned
 		}
-		if err := l.cfg.store(f.name, f.encode()); err != nil {
+		if err := l.cfg.store(f.name, f.snapshot()()); err != nil {
 			l.log.Warn("state is not saved", "file", f.name, "err", err)
 		}
 	}

@@ -86,15 +86,20 @@ type Batch struct {
 	// Changes since the batch before, deletes first; everything in the first one.
 	// It may be empty, when only objects, problems or notes changed.
 	Changes []model.Change
-	// Objects, Problems and Notes are the complete present state.
-	Objects  Objects
+	// Problems and Notes, like Objects, are the complete present state.
 	Problems []Problem
 	Notes    []Note
 	// Synced is true once every argument has been readable. It stays true, and is
 	// true in the first batch unless an argument cannot be read then: until it can,
 	// nobody may conclude from Changes that a Service does not exist.
 	Synced bool
+
+	objects inventory
 }
+
+// Objects lists the objects in force. It sorts them all, so who needs the changes
+// alone does not call it.
+func (b Batch) Objects() Objects { return b.objects.byKind() }
 
 // report collects what is wrong with one object.
 type report struct {

@@ -72,10 +72,10 @@ func batch(last, v view) (b Batch, differs bool) {
 		Problems: v.problems,
 		Notes:    v.notes,
 		Synced:   v.synced,
+		objects:  v.objects,
 	}
 	differs = len(b.Changes) > 0 || v.synced != last.synced || !sameObjects(last.objects, v.objects) ||
 		!slices.Equal(last.problems, v.problems) || !slices.Equal(last.notes, v.notes)
-	b.Objects = v.objects.byKind()
 	return b, differs
 }
 

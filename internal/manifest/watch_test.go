@@ -106,7 +106,7 @@ func TestWatchFollowsADirectory(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", service("a", "10.96.0.1"))
 	w := startWatch(t, Options{}, dir)
-	if b := w.next(); !b.Synced || len(b.Changes) != 1 || len(b.Objects.Services) != 1 {
+	if b := w.next(); !b.Synced || len(b.Changes) != 1 || len(b.Objects().Services) != 1 {
 		t.Fatalf("first batch %+v", b)
 	}
 	write(t, dir, "b.yaml", service("b", "10.96.0.2"))
@@ -120,7 +120,7 @@ func TestWatchFollowsADirectory(t *testing.T) {
 	replace(t, dir, "a.yaml", service("a", "10.96.0.300"))
 	w.until("the problem", func() bool { return len(w.last.Problems) == 1 })
 	if p := w.last.Problems[0]; p.Object != "Service default/a" || p.Field != "spec.clusterIP" || w.vip("a") != "10.96.0.3" ||
-		len(w.last.Changes) > 0 || len(w.last.Objects.Services) != 1 || !w.last.Synced {
+		len(w.last.Changes) > 0 || len(w.last.Objects().Services) != 1 || !w.last.Synced {
 		t.Errorf("after breaking a file: VIP %s, batch %+v", w.vip("a"), w.last)
 	}
 	// Another file's change still comes, and the problem is still told.
@@ -134,7 +134,7 @@ func TestWatchFollowsADirectory(t *testing.T) {
 
 	// What only the objects show is delivered too.
 	write(t, dir, "p.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}")
-	w.until("a pod", func() bool { return len(w.last.Objects.Pods) == 1 })
+	w.until("a pod", func() bool { return len(w.last.Objects().Pods) == 1 })
 	if len(w.last.Changes) > 0 {
 		t.Errorf("changes %v, want none", w.last.Changes)
 	}

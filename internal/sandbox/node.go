@@ -184,7 +184,7 @@ func (n *Node) makeDirectories() error {
 
 func (n *Node) makeNetwork() error {
 	n.mu.Lock()
-	n.nodeIP = chooseNodeIP(n.cfg, n.batch.Objects.Nodes)
+	n.nodeIP = chooseNodeIP(n.cfg, n.batch.Objects().Nodes)
 	n.mu.Unlock()
 	for _, part := range []string{nodeNS, outsideNS} {
 		if _, err := createNetNS(n.cfg.Name, part); err != nil {

@@ -25,7 +25,7 @@ import (
 func (n *Node) reconcile() {
 	n.mu.Lock()
 	problems, notes := n.sourceProblems()
-	pods := byName(n.batch.Objects.Pods)
+	pods := byName(n.batch.Objects().Pods)
 	plans, bad := planPods(pods, n.cfg.Node)
 	problems = append(problems, bad...)
 	started, bad := n.placePods(plans)
@@ -168,7 +168,7 @@ func (n *Node) podGone(p *pod) {
 // buildObjects computes all generated objects. ready tells which pods the slices
 // show, and how. It needs mu.
 func (n *Node) buildObjects() (objects []metav1.Object, ready map[model.Name]bool, notes []string, problems []Problem) {
-	o := n.batch.Objects
+	o := n.batch.Objects()
 	n.services = byName(o.Services)
 	cidrs := map[string]*networkingv1.ServiceCIDR{}
 	for _, c := range o.ServiceCIDRs {
@@ -221,7 +221,7 @@ func (n *Node) nodeObject() *corev1.Node {
 // of them are ready. It needs mu.
 func (n *Node) endpointPods() ([]endpointPod, map[model.Name]bool) {
 	zones := map[string]string{}
-	for _, o := range n.batch.Objects.Nodes {
+	for _, o := range n.batch.Objects().Nodes {
 		zones[o.Name] = o.Labels[corev1.LabelTopologyZone]
 	}
 	var pods []endpointPod
