@@ -22,7 +22,8 @@ type Config struct {
 	// 5 ms. MaxDelay is the wait in a storm, default 250 ms.
 	Delay, MaxDelay time.Duration
 	// QuietRate and StormRate are the refusals per second up to which Delay and
-	// from which on MaxDelay is waited, default 200 and 2,000.
+	// from which on MaxDelay is waited, default 200 and 500: a few dozen clients
+	// that retry in a tight loop are slowed to some 300 a second between them.
 	QuietRate, StormRate float64
 	// HeaderTimeout is how long a peer may take to send anything, default 1 s.
 	HeaderTimeout time.Duration
@@ -51,7 +52,7 @@ func (c Config) withDefaults() Config {
 	duration(&c.MaxDelay, 250*time.Millisecond)
 	duration(&c.HeaderTimeout, time.Second)
 	number(&c.QuietRate, 200)
-	number(&c.StormRate, 2000)
+	number(&c.StormRate, 500)
 	c.MaxDelay = max(c.MaxDelay, c.Delay)
 	c.StormRate = max(c.StormRate, c.QuietRate+1)
 	if c.MaxHeld <= 0 {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,16 +38,18 @@ const (
 //
 // The attacker has the CPU that the kubelet gives a pod of QoS class BestEffort
 // with a CPU limit of 500m: on two cores it would otherwise take the CPU itself
-// from Envoy and its neighbours, which no proxy can help. What it does without
-// is measured too, and only told.
+// from Envoy and its neighbours, which no proxy can help. The server that it
+// floods shares the limit: it is nobody's but the attacker's. What the attacker
+// does without a limit is measured too, and only told.
 func TestNoisyNeighbour(t *testing.T) {
+	limited := bestEffort(t, 0.5) // before the node, so that it goes after it
 	n := upReady(t, firstRange+server("web", "app: web")+server("other", "app: other")+client("neighbour")+client("attacker")+
 		service("web", "10.96.0.10", "selector: {app: web}, ports: [{name: greet, port: 80, targetPort: 9001}]")+
 		service("empty", "10.96.0.11", "selector: {app: nobody}, ports: [{name: greet, port: 80}]")+
 		service("other", "10.96.0.12", "selector: {app: other}, ports: [{name: greet, port: 80, targetPort: 9001}]"), plainAgent(t))
 	n.keepAccount()
 	envoyPID := n.EnvoyPID()
-	limited := bestEffort(t, 0.5)
+	n.limitServer(t, limited, "other")
 	for name, args := range map[string][]string{
 		"retry storm":      {"--mode", "silent", "--concurrency", "32", "10.96.0.11:80"},
 		"connection flood": {"--mode", "server-first", "--concurrency", "32", "10.96.0.12:80"},
@@ -126,6 +130,25 @@ func (n *node) besideAttack(t *testing.T, pairs int, wrap, args []string) neighb
 	return m
 }
 
+// limitServer puts a pod's processes where the command of bestEffort runs.
+func (n *node) limitServer(t *testing.T, wrap []string, pod string) {
+	t.Helper()
+	for _, p := range n.Status().Pods {
+		for _, c := range p.Containers {
+			if p.Name != pod {
+				continue
+			}
+			join := exec.Command("renice", "-n", "19", "-p", strconv.Itoa(c.PID))
+			if dir, ok := strings.CutPrefix(wrap[len(wrap)-1], "limited "); ok {
+				join = exec.Command("sh", "-c", fmt.Sprintf("echo %d > %s/cgroup.procs", c.PID, dir))
+			}
+			if out, err := join.CombinedOutput(); err != nil {
+				t.Fatalf("limit pod %s: %v: %s", pod, err, out)
+			}
+		}
+	}
+}
+
 // median of some values, 0 of none.
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
@@ -174,7 +197,7 @@ func bestEffort(t *testing.T, cpus float64) []string {
 			continue
 		}
 		t.Logf("the attacker is in %s: %v", dir, g.files)
-		return []string{"sh", "-c", fmt.Sprintf("echo $$ > %s/cgroup.procs && exec \"$@\"", dir), "limited"}
+		return []string{"sh", "-c", fmt.Sprintf("echo $$ > %s/cgroup.procs && exec \"$@\"", dir), "limited " + dir}
 	}
 	t.Log("no control group to use: the attacker is niced")
 	return []string{"nice", "-n", "19"}
