@@ -34,7 +34,7 @@ func lookAtPod(netns string, annotations map[string]string) (check.PodSight, err
 	if err != nil {
 		return s, err
 	}
-	s.Listening, s.Ports = seen.Listening, seen.Ports
+	s.Listening, s.Ports, s.Slowed = seen.Listening, seen.Ports, seen.Slowed
 	s.Conntrack = check.Conntrack{Off: seen.MaxTracked == 0, Count: seen.Tracked, Max: seen.MaxTracked}
 	return s, nil
 }

@@ -358,6 +358,40 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
+// A pod that begins more connections than its rate waits and loses none; what is
+// not captured does not count.
+func TestConnectionRateSlows(t *testing.T) {
+	w := newWorld(t)
+	proxy := w.proxy(t)
+	w.install(t, Config{RedirectAll: true, ConnectionRate: 2})
+	for range 4 {
+		if got := w.pod.dial(t, client{}, vip+":53"); !strings.HasPrefix(got, "outside") {
+			t.Fatalf("a dial that is not captured was answered %q", got)
+		}
+	}
+	began := time.Now()
+	const dials = 6
+	for i := range dials {
+		if got := w.pod.dial(t, client{}, vip+":80"); got != "proxy 10.96.0.1:80" {
+			t.Errorf("dial %d was answered %q", i+1, got)
+		}
+	}
+	// Two at once, then two a second; who comes too early waits a second.
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("%d dials took %s: they were not slowed", dials, took)
+	}
+	if got := proxy.accepted.Load(); got != dials {
+		t.Errorf("the proxy took %d connections, want %d", got, dials)
+	}
+	s, err := See(w.pod.path)
+	if err != nil || s.Slowed == 0 {
+		t.Errorf("seen as %+v, %v: want first segments counted that were dropped", s, err)
+	}
+	if err := Check(w.pod.path, Config{RedirectAll: true, ConnectionRate: 2}); err != nil {
+		t.Errorf("rules that have counted: %v", err)
+	}
+}
+
 func TestUDPAndIPv6AreLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	w.install(t, all)

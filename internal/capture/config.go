@@ -20,7 +20,13 @@ const (
 	// ExcludeRangesAnnotation lists destinations that are not captured: IPv4 CIDRs
 	// or addresses, separated by commas. Host bits are ignored.
 	ExcludeRangesAnnotation = "capture.aether.io/exclude-outbound-ip-ranges"
+	// ConnectionRateAnnotation is how many captured connections a second the pod
+	// may begin, 1 to MaxConnectionRate; absent means any number.
+	ConnectionRateAnnotation = "capture.aether.io/connection-rate"
 )
+
+// MaxConnectionRate is far above what one proxy takes.
+const MaxConnectionRate = 1_000_000
 
 // MaxExclusions bounds each of the two exclusion lists: the elements of a set
 // have to fit one netlink attribute of 64 KiB.
@@ -36,6 +42,11 @@ type Config struct {
 	ExcludePorts []PortRange
 	// ExcludeRanges are IPv4 destinations left alone; at most MaxExclusions.
 	ExcludeRanges []netip.Prefix
+	// ConnectionRate is how many captured connections a second may begin, after
+	// as many at once; 0 is any number. A first segment beyond it is dropped, so
+	// that the connection is made when the kernel repeats it, a second later: a
+	// pod that floods slows itself down, and not its neighbours.
+	ConnectionRate uint32
 }
 
 // PortRange is the ports First to Last, both included.
@@ -62,6 +73,9 @@ func (c Config) Validate() error {
 		if !p.IsValid() || !p.Addr().Is4() {
 			errs = append(errs, fmt.Errorf("excluded range %s: not IPv4", p))
 		}
+	}
+	if c.ConnectionRate > MaxConnectionRate {
+		errs = append(errs, fmt.Errorf("connection rate %d: at most %d is possible", c.ConnectionRate, MaxConnectionRate))
 	}
 	if n := len(c.ExcludePorts); n > MaxExclusions {
 		errs = append(errs, fmt.Errorf("%d excluded ports, at most %d are possible", n, MaxExclusions))
@@ -101,6 +115,13 @@ func ParseAnnotations(annotations map[string]string, defaultRedirectAll bool) (C
 		default:
 			bad(RedirectAllAnnotation, v, `want "true" or "false"`)
 		}
+	}
+	if v, ok := annotations[ConnectionRateAnnotation]; ok {
+		n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 32)
+		if err != nil || n == 0 || n > MaxConnectionRate {
+			bad(ConnectionRateAnnotation, v, fmt.Sprintf("want a number from 1 to %d", MaxConnectionRate))
+		}
+		c.ConnectionRate = uint32(n)
 	}
 	for _, element := range elements(annotations[ExcludePortsAnnotation]) {
 		r, reason := parsePorts(element)

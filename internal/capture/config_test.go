@@ -33,6 +33,7 @@ func TestParseAnnotations(t *testing.T) {
 			name: "ports and ranges", annotations: map[string]string{ExcludePortsAnnotation: " 1, 9000-9099 ,65535 "},
 			want: Config{ExcludePorts: []PortRange{{1, 1}, {9000, 9099}, {65535, 65535}}},
 		},
+		{name: "connection rate", annotations: map[string]string{ConnectionRateAnnotation: " 200 "}, want: Config{ConnectionRate: 200}},
 		{name: "empty lists", annotations: map[string]string{ExcludePortsAnnotation: "", ExcludeRangesAnnotation: " "}, want: Config{}},
 		{
 			name: "CIDR, address and host bits", annotations: map[string]string{ExcludeRangesAnnotation: "10.0.0.0/8, 192.0.2.7,172.16.5.9/12"},
@@ -63,6 +64,10 @@ func TestParseAnnotationsNamesWhatIsWrong(t *testing.T) {
 	rows := []struct{ annotation, value, element, reason string }{
 		{RedirectAllAnnotation, "yes", "yes", `"true" or "false"`},
 		{RedirectAllAnnotation, "", "", `"true" or "false"`},
+		{ConnectionRateAnnotation, "0", "0", "from 1 to 1000000"},
+		{ConnectionRateAnnotation, "1000001", "1000001", "from 1 to 1000000"},
+		{ConnectionRateAnnotation, "many", "many", "from 1 to 1000000"},
+		{ConnectionRateAnnotation, "", "", "from 1 to 1000000"},
 		{ExcludePortsAnnotation, "80,http", "http", "port from 1 to 65535"},
 		{ExcludePortsAnnotation, "0", "0", "port from 1 to 65535"},
 		{ExcludePortsAnnotation, "65536", "65536", "port from 1 to 65535"},
@@ -123,6 +128,7 @@ func TestValidate(t *testing.T) {
 		{Config{ExcludePorts: []PortRange{{9, 5}}}, "excluded ports 9-5"},
 		{Config{ExcludeRanges: []netip.Prefix{netip.MustParsePrefix("fd00::/8")}}, "excluded range fd00::/8: not IPv4"},
 		{Config{ExcludeRanges: []netip.Prefix{{}}}, "not IPv4"},
+		{Config{ConnectionRate: MaxConnectionRate + 1}, "connection rate 1000001"},
 		{Config{ExcludePorts: make([]PortRange, MaxExclusions+1)}, "1025 excluded ports"},
 		{Config{ExcludeRanges: make([]netip.Prefix, MaxExclusions+1)}, "1025 excluded ranges"},
 	}
@@ -149,11 +155,11 @@ func TestAnnotationsRoundTrip(t *testing.T) {
 
 // Any text is either refused by name or gives a Config that can be installed.
 func FuzzParseAnnotations(f *testing.F) {
-	f.Add("true", "80,9000-9099", "10.0.0.0/8,192.0.2.7")
-	f.Add("", "80-,0", "::1/0,10.0.0.0/-1")
-	f.Fuzz(func(t *testing.T, all, ports, ranges string) {
+	f.Add("true", "80,9000-9099", "10.0.0.0/8,192.0.2.7", "200")
+	f.Add("", "80-,0", "::1/0,10.0.0.0/-1", "-1")
+	f.Fuzz(func(t *testing.T, all, ports, ranges, rate string) {
 		c, err := ParseAnnotations(map[string]string{
-			RedirectAllAnnotation: all, ExcludePortsAnnotation: ports, ExcludeRangesAnnotation: ranges,
+			RedirectAllAnnotation: all, ExcludePortsAnnotation: ports, ExcludeRangesAnnotation: ranges, ConnectionRateAnnotation: rate,
 		}, false)
 		var ae *AnnotationError
 		if err != nil && !errors.As(err, &ae) {
@@ -173,9 +179,13 @@ func annotationsOf(c Config) map[string]string {
 	for _, p := range c.ExcludeRanges {
 		ranges = append(ranges, p.String())
 	}
-	return map[string]string{
+	out := map[string]string{
 		RedirectAllAnnotation:   strconv.FormatBool(c.RedirectAll),
 		ExcludePortsAnnotation:  strings.Join(ports, ","),
 		ExcludeRangesAnnotation: strings.Join(ranges, ","),
 	}
+	if c.ConnectionRate > 0 {
+		out[ConnectionRateAnnotation] = strconv.Itoa(int(c.ConnectionRate))
+	}
+	return out
 }

@@ -21,6 +21,8 @@ type Packet struct {
 	CtReply   bool   // it answers the side that began the connection
 	Untracked bool   // conntrack has no entry for it (invalid or exempt)
 
+	OverRate bool // it begins a connection beyond the pod's rate
+
 	NoProxy bool // no transparent socket would take it: the proxy is not there
 
 	divertedTo netip.AddrPort
@@ -39,6 +41,8 @@ const (
 	Diverted Outcome = "divert"
 	// Rejected packets are dropped and answered with a reset.
 	Rejected Outcome = "reset"
+	// Dropped packets are gone; whoever sent them may send them again.
+	Dropped Outcome = "drop"
 )
 
 // Verdict is the outcome at one hook, the marks the packet and its connection

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
@@ -105,6 +106,10 @@ func encodeMatch(m Match) ([]instruction, error) {
 	case PortIn:
 		load := loadPayload(expr.PayloadBaseTransportHeader, offsetPort, 2)
 		return append(steps(load), instruction{set: portSet(m.Ports)}), nil
+	case OverRate:
+		return steps(&expr.Limit{
+			Type: expr.LimitTypePkts, Rate: uint64(m.PerSecond), Over: true, Unit: expr.LimitTimeSecond, Burst: m.PerSecond,
+		}), nil
 	}
 	return nil, fmt.Errorf("no encoding for match %T", m)
 }
@@ -125,6 +130,8 @@ func encodeAction(a Action) ([]instruction, error) {
 			&expr.TProxy{Family: unix.NFPROTO_IPV4, TableFamily: unix.NFPROTO_IPV4, RegAddr: register, RegPort: portRegister}), nil
 	case Reset:
 		return steps(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}), nil
+	case Drop:
+		return steps(&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}), nil
 	}
 	return nil, fmt.Errorf("no encoding for action %T", a)
 }
@@ -146,7 +153,30 @@ func decode(in []instruction) (r Rule, ok bool) {
 	}
 	// What decodeStep did not look at must be as encode would have it.
 	again, err := encode(r)
-	return r, err == nil && reflect.DeepEqual(again, in)
+	return r, err == nil && reflect.DeepEqual(again, uncounted(in))
+}
+
+// uncounted returns the instructions as they are before they have counted.
+func uncounted(in []instruction) []instruction {
+	out := slices.Clone(in)
+	for i := range out {
+		if _, counts := out[i].expr.(*expr.Counter); counts {
+			out[i].expr = &expr.Counter{}
+		}
+	}
+	return out
+}
+
+// counted returns how many packets the rules have dropped.
+func counted(rules [][]instruction) (packets uint64) {
+	for _, in := range rules {
+		for _, i := range in {
+			if c, counts := i.expr.(*expr.Counter); counts {
+				packets += c.Packets
+			}
+		}
+	}
+	return packets
 }
 
 // decodeStep recognises the match or action at the head of in and says how many
@@ -157,6 +187,9 @@ func decodeStep(in []instruction) (Match, Action, int) {
 	}
 	if _, isReject := in[0].expr.(*expr.Reject); isReject {
 		return nil, Reset{}, 1
+	}
+	if limit, isLimit := in[0].expr.(*expr.Limit); isLimit {
+		return OverRate{uint32(limit.Rate)}, nil, 1
 	}
 	if len(in) < 2 {
 		return nil, nil, 0
@@ -177,6 +210,8 @@ func decodeStep(in []instruction) (Match, Action, int) {
 		}
 	case *expr.Fib:
 		return DestinationLocal{}, nil, 2
+	case *expr.Counter:
+		return nil, Drop{}, 2
 	case *expr.Payload:
 		switch s := in[1].set; {
 		case s != nil && s.key == keyAddress:

@@ -55,7 +55,7 @@ func TestTextIsWhatNftPrints(t *testing.T) {
 	n := newNetns(t, "text")
 	prefix := netip.MustParsePrefix
 	for name, c := range map[string]Config{
-		"all": all, "mesh only": meshOnly, "tuned": tuned,
+		"all": all, "mesh only": meshOnly, "tuned": tuned, "slow": slow, "slow mesh only": {ConnectionRate: 7}, "fastest": {ConnectionRate: MaxConnectionRate},
 		"edges": {
 			ExcludePorts:  []PortRange{{1, 1}, {65535, 65535}, {2, 9}},
 			ExcludeRanges: []netip.Prefix{prefix("0.0.0.0/32"), prefix("255.255.255.255/32"), prefix("10.0.0.0/9"), prefix("10.128.0.0/9"), prefix("11.0.0.0/30")},

@@ -24,6 +24,9 @@ type Sight struct {
 	// Tracked and MaxTracked are the connections in the namespace's conntrack
 	// table and how many it may hold; both 0 when there is no table.
 	Tracked, MaxTracked uint64
+	// Slowed is how many first segments the connection rate has dropped since the
+	// rules were installed; 0 without rules.
+	Slowed uint64
 }
 
 // See looks into a network namespace and changes nothing. Its errors are as
@@ -40,7 +43,12 @@ func See(netnsPath string) (Sight, error) {
 	defer func() { _ = target.Close() }()
 	var inside error
 	if err := target.Do(func(ns.NetNS) error {
-		s, inside = see()
+		if s, inside = see(); inside == nil {
+			inside = withSockets(func(k kernel) (err error) {
+				s.Slowed, err = slowed(k)
+				return err
+			})
+		}
 		return nil
 	}); err != nil {
 		return s, fmt.Errorf("look into netns %s: %w", netnsPath, err)
@@ -75,6 +83,19 @@ func see() (s Sight, err error) {
 	}
 	s.Tracked, s.MaxTracked = tracked[0], most[0]
 	return s, nil
+}
+
+// slowed reads what the connection rate has dropped.
+func slowed(k kernel) (uint64, error) {
+	exists, err := tableExists(k.nft)
+	if err != nil || !exists {
+		return 0, err
+	}
+	rules, err := readRules(k.nft, string(Output))
+	if err != nil {
+		return 0, err
+	}
+	return counted(rules), nil
 }
 
 // listening is the state TCP_LISTEN in /proc/net/tcp.

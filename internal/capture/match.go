@@ -67,7 +67,12 @@ type (
 	// PortIn holds for these destination ports: ordered ranges that neither overlap
 	// nor touch. It stands behind ProtocolIs.
 	PortIn struct{ Ports []PortRange }
+	// OverRate holds for what is beyond a rate of packets, after as many at once.
+	OverRate struct{ PerSecond uint32 }
 )
+
+// nftBurst is the burst that nft leaves unsaid.
+const nftBurst = 5
 
 // The actions.
 type (
@@ -83,6 +88,8 @@ type (
 	Divert struct{ To netip.AddrPort }
 	// Reset drops the TCP segment and answers it with a reset.
 	Reset struct{}
+	// Drop drops the packet, and counts it.
+	Drop struct{}
 )
 
 func (m MarkIs) holds(p *Packet) bool       { return p.Mark == m.Mark }
@@ -91,6 +98,7 @@ func (ReplyDirection) holds(p *Packet) bool { return !p.Untracked && p.CtReply }
 func (FromLoopback) holds(p *Packet) bool   { return p.Iface == "lo" }
 func (m ProtocolIs) holds(p *Packet) bool   { return slices.Contains(m, p.Proto) }
 func (LaterSegment) holds(p *Packet) bool   { return !p.SYN }
+func (OverRate) holds(p *Packet) bool       { return p.OverRate }
 func (DestinationLocal) holds(p *Packet) bool {
 	return p.DstLocal
 }
@@ -113,6 +121,13 @@ func (ReplyDirection) text(bool) string   { return "ct direction reply" }
 func (FromLoopback) text(bool) string     { return `iif "lo"` }
 func (LaterSegment) text(bool) string     { return "tcp flags != syn / syn,ack" }
 func (DestinationLocal) text(bool) string { return "fib daddr type local" }
+
+func (m OverRate) text(bool) string {
+	if m.PerSecond == nftBurst {
+		return fmt.Sprintf("limit rate over %d/second", m.PerSecond)
+	}
+	return fmt.Sprintf("limit rate over %d/second burst %d packets", m.PerSecond, m.PerSecond)
+}
 
 func (m ProtocolIs) text(bool) string {
 	if len(m) == 1 {
@@ -144,6 +159,7 @@ func (a SetCtMark) apply(p *Packet) (Outcome, bool) {
 
 func (Accept) apply(*Packet) (Outcome, bool) { return Accepted, true }
 func (Reset) apply(*Packet) (Outcome, bool)  { return Rejected, true }
+func (Drop) apply(*Packet) (Outcome, bool)   { return Dropped, true }
 
 func (a Divert) apply(p *Packet) (Outcome, bool) {
 	if p.NoProxy {
@@ -158,6 +174,7 @@ func (a SetCtMark) actionText() string { return fmt.Sprintf("ct mark set 0x%08x"
 func (Accept) actionText() string      { return "accept" }
 func (a Divert) actionText() string    { return "tproxy to " + a.To.String() }
 func (Reset) actionText() string       { return "reject with tcp reset" }
+func (Drop) actionText() string        { return "counter packets 0 bytes 0 drop" }
 
 // String is an address, a CIDR where the range is one, or "first-last".
 func (r AddrRange) String() string {

@@ -75,11 +75,15 @@ func outputRules(c Config) []Rule {
 	}
 	// First the connection's mark, from it the packet's: a packet that conntrack
 	// does not follow takes no connection mark and so is not captured half.
-	begin := Rule{Match: []Match{ProtocolIs{TCP}}, Do: []Action{SetCtMark{DivertMark}}}
+	begins := []Match{ProtocolIs{TCP}}
 	if !c.RedirectAll {
-		begin.Match = append(begin.Match, meshPorts())
+		begins = append(begins, meshPorts())
 	}
-	return append(rules, begin,
+	if c.ConnectionRate > 0 {
+		rules = append(rules, Rule{Match: append(slices.Clone(begins), OverRate{c.ConnectionRate}), Do: []Action{Drop{}}})
+	}
+	return append(rules,
+		Rule{Match: begins, Do: []Action{SetCtMark{DivertMark}}},
 		Rule{Match: []Match{ProtocolIs{TCP}, CtMarkIs{DivertMark}}, Do: []Action{SetMark{DivertMark}}})
 }
 

@@ -32,6 +32,9 @@ var tuned = Config{
 	ExcludeRanges: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.0.2.7/32")},
 }
 
+// slow may begin few connections a second.
+var slow = Config{RedirectAll: true, ConnectionRate: 5}
+
 var (
 	all      = Config{RedirectAll: true}
 	meshOnly = Config{}
@@ -203,6 +206,15 @@ func specOutput(c Config, p Packet) (captured bool) {
 	return p.SYN && wanted && !excluded
 }
 
+// specDropped: what would begin a captured connection, beyond the rate. What
+// conntrack does not follow is neither an answer nor captured earlier.
+func specDropped(c Config, p Packet) bool {
+	if p.Untracked {
+		p.Untracked, p.CtReply, p.CtMark = false, false, 0
+	}
+	return c.ConnectionRate > 0 && p.OverRate && p.CtMark != DivertMark && specOutput(c, p)
+}
+
 func specPrerouting(p Packet) Outcome {
 	switch {
 	case p.Proto != TCP || p.Iface != "lo" || p.Mark != DivertMark:
@@ -232,12 +244,45 @@ func specVerdict(c Config, p Packet) Verdict {
 		return Verdict{Outcome: specPrerouting(p), Mark: p.Mark, CtMark: p.CtMark}
 	}
 	switch {
+	case specDropped(c, p):
+		left := p.Mark
+		if left == DivertMark {
+			left = 0
+		}
+		return Verdict{Outcome: Dropped, Mark: left, CtMark: p.CtMark}
 	case specOutput(c, p):
 		return Verdict{Outcome: Accepted, Mark: DivertMark, CtMark: DivertMark}
 	case p.Mark == DivertMark:
 		return Verdict{Outcome: Accepted, CtMark: p.CtMark}
 	}
 	return Verdict{Outcome: Accepted, Mark: p.Mark, CtMark: p.CtMark}
+}
+
+// Only a first segment that would be captured counts against the rate.
+func TestConnectionRate(t *testing.T) {
+	over := func(p *Packet) { p.OverRate = true }
+	rows := []struct {
+		name   string
+		config Config
+		packet Packet
+		want   Outcome
+	}{
+		{"within the rate", slow, first("10.96.0.1:80"), Accepted},
+		{"beyond it", slow, with(first("10.96.0.1:80"), over), Dropped},
+		{"beyond it, no rate", all, with(first("10.96.0.1:80"), over), Accepted},
+		{"beyond it, a later segment", slow, with(with(first("10.96.0.1:80"), over), later), Accepted},
+		{"beyond it, repeated of one that was let pass", slow, with(with(first("10.96.0.1:80"), over), func(p *Packet) { p.CtMark = DivertMark }), Accepted},
+		{"beyond it, DNS", slow, with(first("10.96.0.10:53"), over), Accepted},
+		{"beyond it, the proxy's own", slow, with(with(first("10.96.0.1:80"), over), func(p *Packet) { p.Mark = ProxyMark }), Accepted},
+		{"beyond it, an answer", slow, with(with(first("10.96.0.1:80"), over), func(p *Packet) { p.CtReply = true }), Accepted},
+		{"mesh only, beyond it, not captured", Config{ConnectionRate: 5}, with(first("10.96.0.1:80"), over), Accepted},
+		{"mesh only, beyond it", Config{ConnectionRate: 5}, with(first("10.96.0.1:18081"), over), Dropped},
+	}
+	for _, row := range rows {
+		if v := Rules(row.config).Evaluate(row.packet); v.Outcome != row.want {
+			t.Errorf("%s: %s, want %s\n%s", row.name, v.Outcome, row.want, strings.Join(v.Trace, "\n"))
+		}
+	}
 }
 
 // Nothing a process can set makes an excluded destination reach the proxy, on
@@ -250,7 +295,7 @@ func TestNoMarkReachesTheProxyWithoutOutput(t *testing.T) {
 		out := Rules(c).Evaluate(p)
 		forged := p
 		forged.Hook, forged.Iface, forged.Mark, forged.CtMark = Prerouting, "lo", out.Mark, out.CtMark
-		if in := Rules(c).Evaluate(forged); (in.Outcome == Diverted) != (specOutput(c, p) && !p.NoProxy) {
+		if in := Rules(c).Evaluate(forged); (in.Outcome == Diverted) != (specOutput(c, p) && !specDropped(c, p) && !p.NoProxy) {
 			t.Fatalf("%+v came back as %+v", p, in)
 		}
 	})
@@ -277,7 +322,10 @@ func TestRangesAreMerged(t *testing.T) {
 
 func anyConfig() *rapid.Generator[Config] {
 	return rapid.Custom(func(t *rapid.T) Config {
-		c := Config{RedirectAll: rapid.Bool().Draw(t, "redirect all")}
+		c := Config{
+			RedirectAll:    rapid.Bool().Draw(t, "redirect all"),
+			ConnectionRate: rapid.SampledFrom([]uint32{0, 0, 1, 200, MaxConnectionRate}).Draw(t, "connection rate"),
+		}
 		for range rapid.IntRange(0, 6).Draw(t, "ports") {
 			a, b := nearPort().Draw(t, "a"), nearPort().Draw(t, "b")
 			c.ExcludePorts = append(c.ExcludePorts, PortRange{min(a, b), max(a, b)})
@@ -327,6 +375,7 @@ func anyPacket(c Config) *rapid.Generator[Packet] {
 			CtMark:    rapid.SampledFrom([]uint32{0, 0, DivertMark, 1}).Draw(t, "connection mark"),
 			CtReply:   rapid.Bool().Draw(t, "reply"),
 			Untracked: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "untracked"),
+			OverRate:  rapid.SampledFrom([]bool{false, false, true}).Draw(t, "over rate"),
 			NoProxy:   rapid.SampledFrom([]bool{false, false, true}).Draw(t, "no proxy"),
 		}
 	})

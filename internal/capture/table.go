@@ -216,6 +216,10 @@ func readExpression(conn *nftables.Conn, name string, data []byte) (instruction,
 		e = &expr.Fib{}
 	case "reject":
 		e = &expr.Reject{}
+	case "limit":
+		e = &expr.Limit{}
+	case "counter":
+		e = &expr.Counter{}
 	case "immediate":
 		return readImmediate(data)
 	case "ct":

@@ -162,6 +162,9 @@ var breaks = []struct {
 		f.Pods[0].Sight.Value.Repair = "aetherctl capture install --netns /run/netns/web"
 	}, []string{"failed pod-capture: pod shop/web: there is no nft table"}},
 	{"few ports", func(f *Facts) { f.Pods[0].Sight.Value.Ports = 100 }, []string{"warning pod-ports: pod shop/web has 100 ports"}},
+	{"a pod beyond its rate", func(f *Facts) { f.Pods[0].Sight.Value.Slowed = 7 }, []string{
+		"warning pod-rate: pod shop/web was slowed: its connection rate held back 7 first segments",
+	}},
 	{"a pod's conntrack is full", func(f *Facts) { f.Pods[0].Sight.Value.Conntrack.Count = 262000 }, []string{
 		"failed conntrack: 262000 of at most 262144 connections are tracked in the namespace of pod shop/web",
 	}},

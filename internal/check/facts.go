@@ -142,6 +142,8 @@ type PodSight struct {
 	// Ports is how many ports the pod can dial from; 0 when not read.
 	Ports     int
 	Conntrack Conntrack
+	// Slowed is how many first segments the pod's connection rate has dropped.
+	Slowed uint64
 }
 
 // Names counts the names that Envoy asked for.

@@ -4,6 +4,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,7 +58,25 @@ func assessPods(f Facts) []api.Finding {
 	}
 	out = append(out, namespaces(f.Pods, f.RunDir)...)
 	bound, captured, ports := sights(f)
-	return append(append(append(out, bound...), captured...), ports...)
+	return slices.Concat(out, bound, captured, ports, rates(f.Pods))
+}
+
+// rates judges whether pods met their connection rates, where that could be seen.
+func rates(pods []Pod) (out []api.Finding) {
+	const id = "pod-rate"
+	within := 0
+	for _, p := range pods {
+		switch s := p.Sight; {
+		case p.NetNSErr != "" || s.Err != "": // said already
+		case s.Value.Slowed == 0:
+			within++
+		default:
+			out = append(out, finding(id, api.FindingWarning,
+				fmt.Sprintf("pod %s was slowed: its connection rate held back %s", p.Name, plural(int(s.Value.Slowed), "first segment")),
+				"raise or remove the pod's annotation capture.aether.io/connection-rate, if it may dial that often"))
+		}
+	}
+	return summed(out, ok(id, "no connection rate has slowed %s", all(within, len(pods))), within)
 }
 
 func listeners(pods []Pod) (out []api.Finding) {

@@ -317,7 +317,7 @@ func (n *node) checkBudget(t *testing.T) {
 	for i := range 1100 {
 		args = append(args, fmt.Sprintf("10.96.%d.%d:80", 100+i/200, 1+i%200))
 	}
-	n.clientOutput(t, "client", nil, args)
+	n.clientOutput(t, "client", args)
 	f := n.wantCheck(t, "warning names-budget").find(t, "warning", "names-budget")
 	if !strings.Contains(f.Seen, "1024 of 1024") {
 		t.Errorf("%+v", f)

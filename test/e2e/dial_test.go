@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -85,15 +84,8 @@ func answeredBy(t *testing.T, v echo.Verdict) string {
 // returns its verdicts. Flags are those of echo.ClientMain.
 func (n *node) client(t *testing.T, pod string, args ...string) []echo.Verdict {
 	t.Helper()
-	return n.clientAs(t, pod, nil, args...)
-}
-
-// clientAs is client with a command before the client's own, such as one that
-// bounds what it may use.
-func (n *node) clientAs(t *testing.T, pod string, wrap []string, args ...string) []echo.Verdict {
-	t.Helper()
 	var out []echo.Verdict
-	for line := range bytes.Lines(n.clientOutput(t, pod, wrap, args)) {
+	for line := range bytes.Lines(n.clientOutput(t, pod, args)) {
 		var v echo.Verdict
 		if err := json.Unmarshal(line, &v); err != nil {
 			t.Errorf("client in %s: %s: %v", pod, line, err)
@@ -107,10 +99,10 @@ func (n *node) clientAs(t *testing.T, pod string, wrap []string, args ...string)
 
 // clientOutput runs the client to its end. Its exit code only repeats what the
 // verdicts say, but for 2: wrong flags.
-func (n *node) clientOutput(t *testing.T, pod string, wrap, args []string) []byte {
+func (n *node) clientOutput(t *testing.T, pod string, args []string) []byte {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code, err := n.Exec(t.Context(), pod, slices.Concat(wrap, []string{"aether-client"}, args), sandbox.Stdio{Out: &stdout, Err: &stderr})
+	code, err := n.Exec(t.Context(), pod, append([]string{"aether-client"}, args...), sandbox.Stdio{Out: &stdout, Err: &stderr})
 	if err != nil || code > 1 {
 		t.Errorf("client in %s: exit code %d, %v: %s", pod, code, err, stderr.Bytes())
 	}
