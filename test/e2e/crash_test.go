@@ -49,6 +49,7 @@ func TestEnvoyKilledWithManyPods(t *testing.T) {
 	}
 	n := upReady(t, yaml, func(c *sandbox.Config) { c.ReadyTimeout = time.Minute })
 	n.expectUnclean("Envoy is killed")
+	n.keepAccount()
 	wantAllOK(t, []echo.Verdict{n.dial(t, names[0], serverFirst(knownService))})
 	var all []time.Duration
 	for kill := range kills {
@@ -137,6 +138,7 @@ func epochs(st api.ProxyStatus) map[string][]int {
 func TestCrashDuringHotRestart(t *testing.T) {
 	n := upReady(t, restartWorld(), func(c *sandbox.Config) { c.EnvoyDrainTime, c.EnvoyShutdownTime = 2*time.Second, 12*time.Second })
 	n.expectUnclean("Envoy is killed")
+	n.keepAccount()
 	n.learn(t)
 	t.Run("the old one while the new one starts", n.oldDiesEarly)
 	t.Run("the new one before it serves", n.newDiesEarly)
@@ -158,6 +160,7 @@ func (n *node) starting(t *testing.T, kill func(map[string][]int) int) (before a
 		if len(e["starting"]) == 0 {
 			return fmt.Errorf("%+v", st.Epochs)
 		}
+		n.envoyEnds()
 		return syscall.Kill(kill(e), syscall.SIGKILL)
 	})
 	return before, <-done

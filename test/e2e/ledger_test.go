@@ -111,10 +111,15 @@ func (n *node) enter(pod string, vs ...echo.Verdict) {
 
 // KillEnvoy is sandbox.Node's; connections that end with it are so caused.
 func (n *node) KillEnvoy() error {
-	n.ledger.mu.Lock()
-	n.ledger.ended = append(n.ledger.ended, time.Now())
-	n.ledger.mu.Unlock()
+	n.envoyEnds()
 	return n.Node.KillEnvoy()
+}
+
+// envoyEnds notes that an Envoy is ended on purpose.
+func (n *node) envoyEnds() {
+	n.ledger.mu.Lock()
+	defer n.ledger.mu.Unlock()
+	n.ledger.ended = append(n.ledger.ended, time.Now())
 }
 
 // settleAccount looks for the cause of every failure, and reports those that have

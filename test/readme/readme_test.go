@@ -325,6 +325,8 @@ func (w walk) checkReference(t *testing.T, envoyBinary string) {
 				case strings.HasPrefix(c.Line, "aether-agent bootstrap "):
 					bootstraps++
 					w.sh(t, ".build/bin/"+strings.Replace(c.Line, "envoy.json", bootstrap, 1))
+				case strings.HasPrefix(c.Line, "aether-agent proxy "): // runs until it is told to end: is it understood?
+					w.sh(t, ".build/bin/"+c.Line+" --help")
 				case strings.HasPrefix(c.Line, "aetherctl "):
 					w.sh(t, ".build/bin/"+c.Line)
 				case c.Line == "envoy -c envoy.json":
