@@ -33,10 +33,6 @@ const (
 	xdsRetryMax  = time.Second
 	// statsEviction is how often Envoy looks for counters that stand still.
 	statsEviction = time.Hour
-	// memoryRelease is how many free bytes Envoy gives back to the system each
-	// second, so that a burst of connections does not stay in its memory for ever.
-	// More would cost page faults under steady load.
-	memoryRelease = 4 << 20
 	// adminMode keeps the admin socket to Envoy's own user.
 	adminMode = 0o600
 )
@@ -130,10 +126,6 @@ func bootstrap(b BootstrapSettings) *bootstrapv3.Bootstrap {
 		LayeredRuntime:  runtime(b),
 		OverloadManager: overloadManager(b.DescriptorLimit),
 		StatsConfig:     statsConfig(),
-		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
-			BytesToRelease:        memoryRelease,
-			MemoryReleaseInterval: duration(time.Second),
-		},
 		StatsEviction: &bootstrapv3.Bootstrap_StatsEvictionInterval{
 			StatsEvictionInterval: duration(statsEviction),
 		},
