@@ -34,7 +34,7 @@ type Supervisor struct {
 	base   uint32
 	admin  admin
 
-	starter *starter
+	forker  *daemon.Forker
 	in      chan message
 	ended   chan struct{} // closed when the loop has ended
 	helpers sync.WaitGroup
@@ -99,8 +99,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("supervisor of Envoy starts", "pid", os.Getpid(), "path", s.cfg.Envoy, "version", daemon.Version())
-	s.starter = newStarter()
-	defer s.starter.close()
+	s.forker = daemon.NewForker()
+	defer s.forker.Close()
 	serve, endServe := context.WithCancel(context.WithoutCancel(ctx))
 	var served sync.WaitGroup
 	served.Go(func() {
@@ -268,7 +268,7 @@ func (s *Supervisor) start(f start) event {
 	cmd := exec.Command(in.binary)
 	cmd.Args = s.cfg.command(in.binary, base, f.number)
 	cmd.Stdout, cmd.Stderr = s.output, s.output
-	if err := s.starter.start(cmd); err != nil {
+	if err := s.forker.Start(cmd); err != nil {
 		return exited{id: f.id, how: err.Error()}
 	}
 	ctx, cancel := context.WithCancel(s.life)

@@ -413,7 +413,7 @@ func (n *Node) tearDown() error {
 	}
 	n.pods.wg.Wait() // the loop may have started one more
 	_, err := cleanLeftovers(n.cfg)
-	n.starter.close()
+	n.starter.Close()
 	err = errors.Join(err, n.lock.release())
 	n.cfg.removeStateDir()
 	return err

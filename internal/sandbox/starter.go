@@ -4,57 +4,22 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
+
+	"aether.io/aether/internal/daemon"
 )
 
-// starter starts children from one thread that lives as long as it does: the
-// parent-death signal is bound to the thread that forked, not to the process. So
-// children die with the sandbox however it ends, and not before.
-type starter struct {
-	requests chan startRequest
-	ended    chan struct{}
-}
+// starter starts children that die with it.
+type starter struct{ *daemon.Forker }
 
-type startRequest struct {
-	cmd   *exec.Cmd
-	reply chan error
-}
+func newStarter() *starter { return &starter{daemon.NewForker()} }
 
-func newStarter() *starter {
-	s := &starter{requests: make(chan startRequest), ended: make(chan struct{})}
-	go func() {
-		defer close(s.ended)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for r := range s.requests {
-			r.reply <- r.cmd.Start()
-		}
-	}()
-	return s
-}
-
-// close ends the thread, and with it whatever is still running.
-func (s *starter) close() {
-	close(s.requests)
-	<-s.ended
-}
-
-// start starts a command that dies with the starter.
+// start starts a command and waits for its end beside the caller.
 func (s *starter) start(cmd *exec.Cmd) (*child, error) {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	// A group of its own: a terminal's Ctrl-C is for the sandbox, which ends its
-	// children in order. A session of its own is one, too.
-	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
-	r := startRequest{cmd: cmd, reply: make(chan error, 1)}
-	s.requests <- r
-	if err := <-r.reply; err != nil {
-		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	if err := s.Start(cmd); err != nil {
+		return nil, err
 	}
 	c := &child{cmd: cmd, pid: cmd.Process.Pid, started: time.Now(), ended: make(chan struct{})}
 	go func() {

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Children die with the Forker, and not before, whatever thread asked for them.
+func TestForker(t *testing.T) {
+	f := NewForker()
+	started := make(chan *exec.Cmd)
+	go func() { // its thread ends, for what the runtime cares, before the child
+		cmd := exec.Command("sleep", "1000")
+		if err := f.Start(cmd); err != nil {
+			t.Error(err)
+		}
+		started <- cmd
+	}()
+	cmd := <-started
+	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the child is gone before its time: %v", err)
+	}
+	if err := f.Start(exec.Command("/nowhere/to/be/found")); err == nil || !strings.Contains(err.Error(), "/nowhere/to/be/found") {
+		t.Errorf("a command that does not exist: %v", err)
+	}
+	f.Close()
+	var ended *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ended) || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the child ended as %v, want SIGKILL", err)
+	}
+}
