@@ -33,6 +33,7 @@ func (n *Node) reconcile() {
 	objects, ready, more, bad := n.buildObjects()
 	problems, notes = append(problems, bad...), append(notes, more...)
 	notes = append(notes, podNotes(plans)...)
+	of := maps.Clone(n.running) // ready is of these pods, not of a later one of the name
 	n.names.pods = map[model.Name]netip.Addr{}
 	for name, p := range n.running {
 		n.names.pods[name] = p.ip
@@ -52,6 +53,7 @@ func (n *Node) reconcile() {
 	}
 
 	n.mu.Lock()
+	maps.DeleteFunc(ready, func(name model.Name, _ bool) bool { return n.running[name] != of[name] })
 	n.problems, n.notes, n.written = problems, notes, ready
 	close(n.watchers)
 	n.watchers = make(chan struct{})
@@ -161,6 +163,7 @@ func (n *Node) podGone(p *pod) {
 		n.addrs.release(p.ip)
 	}
 	delete(n.running, p.plan.name)
+	delete(n.written, p.plan.name)
 	n.mu.Unlock()
 	n.kick()
 }
