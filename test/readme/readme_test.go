@@ -103,13 +103,26 @@ func TestTryItYourself(t *testing.T) {
 	}
 }
 
+// repository returns what a newcomer clones: this one, or one made of the files
+// here when they came without their history.
 func repository(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	if _, err := os.Stat(filepath.Join(path, ".git")); err == nil {
+		return path
+	}
+	made := t.TempDir()
+	const fill = `tar -C "$0" --exclude=./.build -cf - . | tar -xf - && git init -q && git add -A &&
+		git -c user.name=test -c user.email=test@localhost commit -qm files`
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", fill, path)
+	cmd.Dir = made
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make a repository of %s: %v\n%s", path, err, out)
+	}
+	return made
 }
 
 func read(t *testing.T, path string) string {
