@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -142,12 +141,7 @@ func compactor(ctx context.Context, streams <-chan demand.StreamID, restart Rest
 
 // supervisorOf asks over the supervisor's socket.
 func supervisorOf(socket string) Restarter {
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-		DisableKeepAlives: true,
-	}}
+	client := newUnixHTTP(socket, compactTimeout).client
 	return func(ctx context.Context, reason string) (bool, error) {
 		body, err := json.Marshal(api.ProxyRestartRequest{Reason: reason})
 		if err != nil {

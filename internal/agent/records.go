@@ -4,10 +4,8 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -46,36 +44,16 @@ const (
 
 // adminConnections reads from Envoy's admin socket.
 func adminConnections(socket string) connectionCounter {
-	client := &http.Client{
-		Timeout: scrapeTimeout,
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", socket)
-			},
-			DisableKeepAlives: true,
-		},
-	}
-	address := "http://envoy/stats?" + url.Values{"format": {"json"}, "filter": {statListenersWant}}.Encode()
+	admin := newUnixHTTP(socket, scrapeTimeout)
+	path := "/stats?" + url.Values{"format": {"json"}, "filter": {statListenersWant}}.Encode()
 	return func(ctx context.Context) (total, active uint64, err error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-		if err != nil {
-			return 0, 0, fmt.Errorf("read envoy's connections: %w", err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return 0, 0, fmt.Errorf("read envoy's connections: %w", err)
-		}
-		defer resp.Body.Close()
 		var body struct {
 			Stats []struct {
 				Name  string `json:"name"`
 				Value uint64 `json:"value"`
 			} `json:"stats"`
 		}
-		if resp.StatusCode != http.StatusOK {
-			return 0, 0, fmt.Errorf("read envoy's connections: %s", resp.Status)
-		}
-		if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&body); err != nil {
+		if err := admin.decode(ctx, path, maxBody, &body); err != nil {
 			return 0, 0, fmt.Errorf("read envoy's connections: %w", err)
 		}
 		for _, s := range body.Stats { // none before the first listener

@@ -3,13 +3,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -48,31 +47,14 @@ const (
 
 // adminScraper reads from Envoy's admin socket.
 func adminScraper(socket string) Scraper {
-	client := &http.Client{
-		Timeout: scrapeTimeout,
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", socket)
-			},
-			DisableKeepAlives: true, // one request in ten seconds
-		},
-	}
-	query := url.Values{"format": {"json"}, "usedonly": {""}, "filter": {statFilter}}
-	address := "http://envoy/stats?" + query.Encode()
+	admin := newUnixHTTP(socket, scrapeTimeout)
+	path := "/stats?" + url.Values{"format": {"json"}, "usedonly": {""}, "filter": {statFilter}}.Encode()
 	return func(ctx context.Context) (map[string]count, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		body, err := admin.get(ctx, path, maxScrape)
 		if err != nil {
 			return nil, fmt.Errorf("read envoy's statistics: %w", err)
 		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return nil, fmt.Errorf("read envoy's statistics: %w", err)
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return nil, fmt.Errorf("read envoy's statistics: %s", resp.Status)
-		}
-		c, err := parseStats(io.LimitReader(resp.Body, maxScrape))
+		c, err := parseStats(bytes.NewReader(body))
 		if err != nil {
 			return nil, fmt.Errorf("read envoy's statistics: %w", err)
 		}

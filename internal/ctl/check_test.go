@@ -5,7 +5,6 @@ package ctl
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -34,22 +33,7 @@ func checkedAgent(t *testing.T, c api.Check) string {
 		}
 		fmt.Fprint(w, "envoy_cluster_membership_healthy{} 2\n")
 	})
-	socket := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: mux}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(l)
-	}()
-	t.Cleanup(func() {
-		server.Close()
-		<-done
-	})
-	return socket
+	return serveAgent(t, mux)
 }
 
 // finding is one for the tests of texts.

@@ -27,11 +27,6 @@ type fakeAgent struct {
 // serve starts the agent and returns its socket.
 func (f *fakeAgent) serve(t *testing.T) string {
 	t.Helper()
-	socket := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
 	reply := func(w http.ResponseWriter, v any) {
 		if err := json.NewEncoder(w).Encode(v); err != nil {
 			t.Error(err)
@@ -51,7 +46,18 @@ func (f *fakeAgent) serve(t *testing.T) string {
 		}
 		reply(w, f.mode)
 	})
-	srv := &http.Server{Handler: mux}
+	return serveAgent(t, mux)
+}
+
+// serveAgent serves what stands for the agent and returns its socket.
+func serveAgent(t *testing.T, h http.Handler) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

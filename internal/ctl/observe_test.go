@@ -7,9 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -52,11 +50,6 @@ type watchedAgent struct {
 func (w *watchedAgent) serve(t *testing.T) string {
 	t.Helper()
 	w.asked = make(chan string, 16)
-	socket := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/observe", func(rw http.ResponseWriter, r *http.Request) {
 		w.asked <- r.URL.RawQuery
@@ -92,17 +85,7 @@ func (w *watchedAgent) serve(t *testing.T) string {
 		w.asked <- r.URL.RawQuery
 		_ = json.NewEncoder(rw).Encode(w.top)
 	})
-	srv := &http.Server{Handler: mux}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = srv.Serve(l)
-	}()
-	t.Cleanup(func() {
-		srv.Close()
-		<-done
-	})
-	return socket
+	return serveAgent(t, mux)
 }
 
 func watched() *watchedAgent {
