@@ -11,8 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 // Sight is what is seen inside a pod's network namespace beside the rules.
@@ -31,30 +29,16 @@ type Sight struct {
 
 // See looks into a network namespace and changes nothing. Its errors are as
 // Check's.
-func See(netnsPath string) (Sight, error) {
-	var s Sight
-	if _, err := os.Stat(netnsPath); err != nil {
-		return s, fmt.Errorf("look into netns %s: %w", netnsPath, bare(err))
-	}
-	target, err := ns.GetNS(netnsPath)
-	if err != nil {
-		return s, fmt.Errorf("look into netns %s: %w", netnsPath, bare(err))
-	}
-	defer func() { _ = target.Close() }()
-	var inside error
-	if err := target.Do(func(ns.NetNS) error {
-		if s, inside = see(); inside == nil {
-			inside = withSockets(func(k kernel) (err error) {
-				s.Slowed, err = slowed(k)
-				return err
-			})
+func See(netnsPath string) (s Sight, err error) {
+	err = within(netnsPath, func(k kernel) (err error) {
+		if s, err = see(); err != nil {
+			return err
 		}
-		return nil
-	}); err != nil {
+		s.Slowed, err = slowed(k)
+		return err
+	})
+	if err != nil {
 		return s, fmt.Errorf("look into netns %s: %w", netnsPath, err)
-	}
-	if inside != nil {
-		return s, fmt.Errorf("look into netns %s: %w", netnsPath, inside)
 	}
 	return s, nil
 }
