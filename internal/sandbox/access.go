@@ -7,10 +7,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 
 	"aether.io/aether/internal/model"
@@ -192,16 +190,13 @@ func (n *Node) Status() Status {
 		Name: n.cfg.Name, Node: n.cfg.Node, NodeIP: n.nodeIP.String(), PID: os.Getpid(),
 		Mode: n.settings.Mode, EgressSource: n.settings.EgressSource,
 		Agent: processStatus(n.agent), Envoy: envoy,
-		Pods: []PodStatus{}, Services: serviceStatus(n.services, n.vips),
+		Pods: n.podStatus(), Services: serviceStatus(n.services, n.vips),
 		Problems: append([]Problem{}, n.problems...), Notes: append([]string{}, n.notes...),
 		Paths: n.Paths(),
 	}
 	if o, inside := NamespaceOwner(); inside {
 		st.Owner = &o
 		st.Notes = append(st.Notes, ownerNotes(o, n.openFiles, n.cfg.OpenFiles)...)
-	}
-	for _, name := range slices.SortedFunc(maps.Keys(n.running), model.Name.Compare) {
-		st.Pods = append(st.Pods, n.running[name].status())
 	}
 	return st
 }
@@ -216,7 +211,7 @@ func processStatus(s *supervised) ProcessStatus {
 // status needs node.mu.
 func (p *pod) status() PodStatus {
 	st := PodStatus{
-		Namespace: p.plan.name.Namespace, Name: p.plan.name.Name, Node: p.plan.node, IP: p.ip.String(),
+		Namespace: p.plan.name.Namespace, Name: p.plan.name.Name, UID: p.uid, Node: p.plan.node, IP: p.ip.String(),
 		Captured: p.plan.captured && !p.node.cfg.NoProxy, Outside: p.plan.outside != nil,
 		Phase: string(p.phase), Ready: p.isReady(), Terminating: p.isTerminating(), Problem: p.problem,
 		NetNS: p.netns, Interface: p.iface, Containers: []ContainerStatus{},

@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -62,12 +63,20 @@ type Config struct {
 	EnvoyShutdownTime time.Duration `json:"envoyShutdownTime,omitempty"`
 	// NoProxy leaves out agent, Envoy and capture: pods, slices and VIPs only.
 	NoProxy bool `json:"noProxy,omitempty"`
+	// Source are the agent's flags for a source of truth outside of the sandbox,
+	// such as an API server. When it is not empty the agent reads no manifests, the
+	// sandbox writes no objects and allocates no ClusterIPs, and Dirs may be empty:
+	// SetPod says which pods run.
+	Source []string `json:"source,omitempty"`
 	// ReadyTimeout bounds how long Up waits for pods to become ready, default
 	// 15 s. Pods that are not ready by then do not fail Up.
 	ReadyTimeout time.Duration `json:"readyTimeout"`
 	// StartTimeout bounds how long Up waits for agent and Envoy, default 30 s.
 	StartTimeout time.Duration `json:"startTimeout"`
 
+	// Prepare, when not nil, is called once the node's network is there, before
+	// agent and Envoy are started; its error ends Up.
+	Prepare func(ctx context.Context, nodeNetNS string, nodeIP netip.Addr) error `json:"-"`
 	// Progress is told each step of Up in words. Log gets state changes.
 	Progress func(string) `json:"-"`
 	Log      *slog.Logger `json:"-"`
@@ -127,7 +136,7 @@ func (c Config) validate() error {
 	switch {
 	case !namePattern.MatchString(c.Name):
 		return fmt.Errorf("sandbox name %q: want 1 to 16 lower-case letters and digits", c.Name)
-	case len(c.Dirs) == 0:
+	case len(c.Dirs) == 0 && len(c.Source) == 0:
 		return errors.New("no manifest directory given (-f DIR)")
 	case !slices.Contains(modes, c.Mode):
 		return fmt.Errorf("mode %q: want one of %s", c.Mode, strings.Join(modes, ", "))

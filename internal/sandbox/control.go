@@ -66,6 +66,38 @@ func (s *controlServer) finished(err error) {
 	close(s.gone)
 }
 
+// Control is what a program that holds a node serves to aetherctl.
+type Control struct {
+	server               *controlServer
+	stopControl, stopRun func()
+}
+
+// Serve opens the node's sockets for callers from other processes (Dial, and
+// aetherctl sandbox). Close ends them.
+func (n *Node) Serve() (*Control, error) {
+	c := &Control{server: newControlServer(n)}
+	var err error
+	if c.stopControl, err = c.server.listen(); err != nil {
+		return nil, err
+	}
+	if c.stopRun, err = n.serveExec(); err != nil {
+		c.stopControl()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Asked is closed when somebody asked for the end of the node. The program is to
+// bring it about and to say with Close how it went.
+func (c *Control) Asked() <-chan struct{} { return c.server.down }
+
+// Close ends the sockets. Who asked for the end gets its result.
+func (c *Control) Close(result error) {
+	c.stopRun()
+	c.server.finished(result)
+	c.stopControl()
+}
+
 // listen opens the socket; requests are served until the returned function is
 // called.
 func (s *controlServer) listen() (stop func(), err error) {

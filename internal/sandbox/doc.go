@@ -32,6 +32,14 @@
 //
 // A manifest that changes what cannot change in a running pod replaces the pod.
 //
+// # Beside an API server
+//
+// With Config.Source the agent has a source of truth of its own, and the program
+// that holds the node plays kubelet for it: it gives the pods (Node.SetPod,
+// RemovePod) and looks what becomes of them (Node.Pods). The sandbox then writes
+// no objects and allocates no addresses to Services; names of Services are not
+// known in its pods.
+//
 // # Without root
 //
 // An ordinary user's node is the same one inside user, mount, network, PID and
@@ -53,7 +61,8 @@
 //     its namespaces are entered from inside only: callers outside send what they
 //     want over Unix sockets, their standard files among it.
 //   - Everything the sandbox adds to the user's objects is written as Kubernetes
-//     YAML beside them; the agent reads directories and nothing of ours.
+//     YAML beside them; the agent reads directories, or Config.Source, and nothing
+//     of ours.
 //
 // It must not decide anything about traffic and must not import plan, envoy or
 // xds: what works here works because the agent and Envoy do it.

@@ -81,6 +81,7 @@ func fakeFlags(args []string) (c fakeConfig, err error) {
 	fs.StringVar(&c.Mode, "service-egress", "", "")
 	fs.StringVar(&c.Source, "egress-source", "", "")
 	fs.StringVar(&c.Limit, "descriptor-limit", "", "")
+	fs.String("kubeconfig", "", "")
 	fs.Func("manifest-dir", "", func(s string) error { c.Dirs = append(c.Dirs, s); return nil })
 	for _, ignored := range []string{"node-name", "access-log", "access-log-success-percent"} {
 		fs.String(ignored, "", "")

@@ -146,15 +146,8 @@ func holdMain(args []string) int {
 		tell(holdMessage{Error: err.Error()})
 		return 1
 	}
-	control := newControlServer(n)
-	stopControl, err := control.listen()
+	control, err := n.Serve()
 	if err != nil {
-		tell(holdMessage{Error: errors.Join(err, n.Down(context.Background())).Error()})
-		return 1
-	}
-	stopExec, err := n.serveExec()
-	if err != nil {
-		stopControl()
 		tell(holdMessage{Error: errors.Join(err, n.Down(context.Background())).Error()})
 		return 1
 	}
@@ -162,16 +155,14 @@ func holdMain(args []string) int {
 	os.NewFile(holdFD, "report").Close()
 	select {
 	case <-ctx.Done():
-	case <-control.down:
+	case <-control.Asked():
 	}
 	err = n.Down(context.Background())
-	stopExec()
 	if err == nil {
 		err = os.Remove(n.paths.holderLog())
 		n.cfg.removeStateDir()
 	}
-	control.finished(err)
-	stopControl()
+	control.Close(err)
 	if err != nil {
 		slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("end sandbox", "err", err)
 		return 1

@@ -61,6 +61,7 @@ type Node struct {
 	mu       sync.Mutex
 	settings AgentSettings
 	batch    manifest.Batch
+	given    map[model.Name]*corev1.Pod // by SetPod
 	running  map[model.Name]*pod
 	addrs    *podAddrs
 	vips     map[model.Name]netip.Addr
@@ -123,7 +124,7 @@ func newNode(c Config, lock *nameLock) *Node {
 		proxyReady: make(chan struct{}), pods: newPodGroup(),
 		kicked: make(chan struct{}, 1), firstIn: make(chan struct{}), downDone: make(chan struct{}),
 		settings: AgentSettings{Mode: c.Mode, EgressSource: c.EgressSource},
-		running:  map[model.Name]*pod{}, addrs: newPodAddrs(c.PodCIDR),
+		running:  map[model.Name]*pod{}, given: map[model.Name]*corev1.Pod{}, addrs: newPodAddrs(c.PodCIDR),
 		written: map[model.Name]bool{}, watchers: make(chan struct{}),
 	}
 	n.files = generatedFiles{dir: n.paths.generated(), content: map[string]string{}}
@@ -155,6 +156,11 @@ func (n *Node) up(ctx context.Context) error {
 		return err
 	}
 	n.cfg.Progress(fmt.Sprintf("node %s at %s, network namespaces made", n.cfg.Node, n.nodeIP))
+	if n.cfg.Prepare != nil {
+		if err := n.cfg.Prepare(ctx, n.nodeNS, n.nodeIP); err != nil {
+			return err
+		}
+	}
 	n.reconcile() // before the agent starts: it finds every Service at once
 	n.loops.Go(func() { n.loop(loopCtx) })
 	if !n.cfg.NoProxy {

@@ -33,8 +33,9 @@ type pod struct {
 	gone     chan struct{} // closed when nothing is left of it
 
 	// ——— guarded by node.mu ———
-	manifest    *corev1.Pod // plan.pod, or a later one of equal identity
-	forced      *bool       // likewise
+	manifest    *corev1.Pod    // plan.pod, or a later one of equal identity
+	forced      *bool          // likewise
+	shorter     *time.Duration // takes the place of plan.grace: RemovePod's
 	networkUp   bool
 	terminating bool // by switch
 	phase       corev1.PodPhase

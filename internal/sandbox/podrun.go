@@ -123,10 +123,16 @@ func (p *pod) runOnce(ctx context.Context, c *container) (code int, reason strin
 
 // grace is how long a container has to end.
 func (p *pod) grace() time.Duration {
-	if p.node.pods.ctx.Err() != nil {
-		return min(quickGrace, p.plan.grace)
+	p.node.mu.Lock()
+	grace := p.plan.grace
+	if p.shorter != nil {
+		grace = *p.shorter
 	}
-	return p.plan.grace
+	p.node.mu.Unlock()
+	if p.node.pods.ctx.Err() != nil {
+		return min(quickGrace, grace)
+	}
+	return grace
 }
 
 func (p *pod) probeReadiness(ctx context.Context, c *container) {

@@ -33,6 +33,9 @@ func (n *Node) agentFlags() []string {
 		"--state-dir", n.paths.agentState(),
 		"--access-log", n.paths.accessLog(),
 	}
+	if len(n.cfg.Source) > 0 {
+		return slices.Concat(args, n.cfg.Source, n.cfg.AgentArgs)
+	}
 	for _, d := range append(append([]string{}, n.cfg.Dirs...), n.paths.generated()) {
 		args = append(args, "--manifest-dir", d)
 	}

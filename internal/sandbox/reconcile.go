@@ -26,6 +26,7 @@ func (n *Node) reconcile() {
 	n.mu.Lock()
 	problems, notes := n.sourceProblems()
 	pods := byName(n.batch.Objects().Pods)
+	maps.Copy(pods, n.given)
 	plans, bad := planPods(pods, n.cfg.Node)
 	problems = append(problems, bad...)
 	started, bad := n.placePods(plans)
@@ -171,6 +172,10 @@ func (n *Node) podGone(p *pod) {
 // buildObjects computes all generated objects. ready tells which pods the slices
 // show, and how. It needs mu.
 func (n *Node) buildObjects() (objects []metav1.Object, ready map[model.Name]bool, notes []string, problems []Problem) {
+	pods, ready := n.endpointPods()
+	if len(n.cfg.Source) > 0 {
+		return nil, ready, nil, nil
+	}
 	o := n.batch.Objects()
 	n.services = byName(o.Services)
 	cidrs := map[string]*networkingv1.ServiceCIDR{}
@@ -196,7 +201,6 @@ func (n *Node) buildObjects() (objects []metav1.Object, ready map[model.Name]boo
 	if !slices.ContainsFunc(o.Nodes, func(x *corev1.Node) bool { return x.Name == n.cfg.Node }) {
 		objects = append(objects, n.nodeObject())
 	}
-	pods, ready := n.endpointPods()
 	theirs := map[model.Name]bool{}
 	for _, s := range o.EndpointSlices {
 		theirs[objectName(s)] = true

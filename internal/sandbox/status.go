@@ -38,6 +38,7 @@ type ProcessStatus struct {
 type PodStatus struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	UID       string `json:"uid"`
 	Node      string `json:"node"`
 	IP        string `json:"ip"`
 	// Captured is true when the pod's egress is diverted to Envoy.
