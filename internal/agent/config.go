@@ -32,6 +32,7 @@ const (
 	agentSocket  = "agent.sock"
 	adminSocket  = "envoy-admin.sock" // Envoy makes it
 	lockFile     = "agent.lock"
+	ratesDir     = "rates"
 )
 
 // Config is what one node's agent is told at its start.
@@ -135,10 +136,12 @@ func ValidMode(m plan.Mode) bool {
 	return m == plan.ModePassthrough || m == plan.ModeBalance || m == plan.ModeEnforce
 }
 
-// settings returns Envoy's settings with the socket that this agent serves.
+// settings returns Envoy's settings with the socket that this agent serves and
+// the files that it writes.
 func (c Config) settings() envoy.Settings {
 	s := c.Envoy
 	s.RefuseSocket = c.run(refuseSocket)
+	s.RatesDir = c.run(ratesDir)
 	return s
 }
 
