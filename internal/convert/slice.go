@@ -25,6 +25,9 @@ func Slice(s *discoveryv1.EndpointSlice) (out model.Slice, ok bool) {
 		Service: service,
 		Ports:   slicePorts(s.Ports),
 	}
+	if len(s.Endpoints) > 0 { // sized, for these lists are most of what a node remembers
+		out.Endpoints = make([]model.Endpoint, 0, len(s.Endpoints))
+	}
 	for i := range s.Endpoints {
 		if e, ok := endpoint(&s.Endpoints[i]); ok {
 			out.Endpoints = append(out.Endpoints, e)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"aether.io/aether/internal/convert"
 )
 
 func TestConnectOnly(t *testing.T) {
@@ -55,13 +57,13 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.SortFunc(got, func(a, b Connecting) int { return cmp.Compare(a.Field, b.Field) })
-	want := []Connecting{
-		{"shop/waits", "spec.containers[0].command", "bash -c exec 3<>/dev/tcp/ledger/5432", false},
-		{"shop/waits", "spec.containers[0].livenessProbe", "tcpSocket 5432 ledger.shop", false},
-		{"shop/waits", "spec.containers[0].readinessProbe", "tcpSocket 80", true},
-		{"shop/waits", "spec.containers[0].startupProbe", "wait-for-it ledger:5432", false},
-		{"shop/waits", "spec.initContainers[0].command", "sh -c until nc -w 1 -z ledger 5432; do sleep 1; done", false},
+	slices.SortFunc(got, func(a, b convert.Connecting) int { return cmp.Compare(a.Field, b.Field) })
+	want := []convert.Connecting{
+		{Pod: "shop/waits", Field: "spec.containers[0].command", What: "bash -c exec 3<>/dev/tcp/ledger/5432", Own: false},
+		{Pod: "shop/waits", Field: "spec.containers[0].livenessProbe", What: "tcpSocket 5432 ledger.shop", Own: false},
+		{Pod: "shop/waits", Field: "spec.containers[0].readinessProbe", What: "tcpSocket 80", Own: true},
+		{Pod: "shop/waits", Field: "spec.containers[0].startupProbe", What: "wait-for-it ledger:5432", Own: false},
+		{Pod: "shop/waits", Field: "spec.initContainers[0].command", What: "sh -c until nc -w 1 -z ledger 5432; do sleep 1; done", Own: false},
 	}
 	if d := gocmp.Diff(want, got); d != "" {
 		t.Errorf("what only connects (-want +got):\n%s", d)

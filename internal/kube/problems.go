@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"time"
+
+	"aether.io/aether/internal/agent/api"
+)
+
+const (
+	// grace is how long requests may fail before anybody is told: an API server
+	// that restarts ends every watch.
+	grace = 3 * time.Second
+	// mostComplaints bounds what is listed of each kind's objects.
+	mostComplaints = 20
+)
+
+// problems lists what a person should look at: the API server, then rights and
+// what is not served, then objects.
+func (s *Source) problems() []api.Problem {
+	var out []api.Problem
+	f := s.Freshness()
+	now := s.o.Now()
+	if since := f.UnreachableSince; !since.IsZero() && now.Sub(since) >= grace {
+		out = append(out, api.Problem{
+			Source: "API server " + s.client.Server(),
+			Text:   "unreachable since " + since.UTC().Format(time.RFC3339) + ": " + firstUnreachable(f).Error(),
+		})
+	}
+	for _, k := range f.Kinds {
+		if text := s.problemOf(k, now); text != "" {
+			out = append(out, api.Problem{Source: s.resource(k.Kind), Text: text})
+		}
+	}
+	for _, k := range Kinds() {
+		list, all := s.stores[k].complaints(mostComplaints)
+		for _, c := range list {
+			name := c.name.String()
+			if c.name.Namespace == "" {
+				name = c.name.Name
+			}
+			out = append(out, api.Problem{Source: k.object() + " " + name + " " + c.note.Field, Text: c.note.Text})
+		}
+		if more := all - len(list); more > 0 {
+			out = append(out, api.Problem{Source: string(k), Text: fmt.Sprintf("%d more complaints of this kind are not listed", more)})
+		}
+	}
+	return out
+}
+
+// resource names a kind as rules of RBAC do.
+func (s *Source) resource(k Kind) string {
+	if k.group() == "" {
+		return string(k)
+	}
+	return string(k) + "." + k.group()
+}
+
+func firstUnreachable(f Freshness) error {
+	for _, k := range f.Kinds {
+		if k.Err != nil && failureOf(k.Err) == failUnreachable && k.FailingSince.Equal(f.UnreachableSince) {
+			return k.Err
+		}
+	}
+	return nil
+}
+
+// problemOf says what is wrong with a kind beside an API server that does not
+// answer; empty for nothing.
+func (s *Source) problemOf(k KindFreshness, now time.Time) string {
+	switch {
+	case k.Absent && k.Kind == ServiceCIDRs && !s.o.RangeGiven:
+		return "the API server does not serve networking.k8s.io/v1 ServiceCIDRs, as Kubernetes 1.33 and later do: no Service range is known; give --service-range"
+	case k.Err == nil:
+		return ""
+	}
+	switch failureOf(k.Err) {
+	case failUnreachable:
+		return ""
+	case failForbidden:
+		return fmt.Sprintf("the API server forbids it: the agent's ClusterRole needs verbs get, list, watch on resource %q of API group %q: %v",
+			k.Kind, k.Kind.group(), k.Err)
+	}
+	if now.Sub(k.FailingSince) < grace {
+		return ""
+	}
+	return fmt.Sprintf("cannot be watched since %s: %v", k.FailingSince.UTC().Format(time.RFC3339), k.Err)
+}
