@@ -6,7 +6,8 @@
 //
 // Where to look: the class of an address is told in decide.go, a not-ready
 // endpoint is dropped in choose.go, the sentences people read are in why.go, and
-// what must be decided anew after a change is in rebuild.go.
+// what must be decided anew after a change is in rebuild.go, and what a look at an
+// unknown address changes is in look.go.
 //
 // Everything is a pure function of a model.State and Settings. An Answer always
 // carries its reasons; a refusal is a value, not an error. plan has no

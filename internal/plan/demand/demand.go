@@ -32,6 +32,10 @@ type Config struct {
 	Budget int           // names that are no Service port's
 	Hold   time.Duration // cut to OnDemandTimeout
 	Window time.Duration // how long an undialled Service port outlives its Envoy
+	// LookRate is how many looks at unknown addresses are begun a second in the long
+	// run, LookBurst how many at once. With a rate of 0 or less there is nobody who
+	// looks, and the hold decides.
+	LookRate, LookBurst int
 }
 
 // StreamID names one xDS stream. The machine never compares two of them but for
@@ -92,6 +96,9 @@ type Effects struct {
 	TurnAway []netip.AddrPort
 	// Save is true when what Remembered returns should be written to disk.
 	Save bool
+	// Look holds the looks to begin now, at most MaxLooks less those under way. Each
+	// is to be answered with a Looked, whatever comes of it.
+	Look []LookAt
 }
 
 // Kind says where a name stands.
@@ -125,6 +132,10 @@ type View struct {
 	Asked bool
 	// LastDial is the time of the last dial seen or of the first ask.
 	LastDial time.Time
+	// Looks is true when the name is answered and its answer, if it is a suspected
+	// one, is that after Look.
+	Looks bool
+	Look  plan.Look
 }
 
 // Demand is the set of names. The zero value is not usable; call New.
@@ -143,6 +154,7 @@ type Demand struct {
 	overLimit uint64
 	stale     bool // last dials moved since the last save
 	savedAt   time.Time
+	looks
 }
 
 type entry struct {
@@ -154,6 +166,9 @@ type entry struct {
 	waits   bool      // a connection waits for the answer
 	dialled time.Time
 	holders []StreamID // open streams that asked for the name or hold it
+	class   plan.Class // when it was last settled
+	after   uint64     // looks up to this one were begun before it was asked for
+	found   bool       // its Service came while it was held
 }
 
 // New returns the machine with the remembered names, which are answered as soon
@@ -174,6 +189,7 @@ func New(c Config, remembered []Name) *Demand {
 
 		streams: map[StreamID]uint64{},
 		asked:   map[StreamID]int{},
+		looks:   newLooks(c),
 	}
 	for _, n := range remembered {
 		if !valid(n.Target) || d.names[n.Target] != nil {
@@ -207,6 +223,7 @@ func (d *Demand) remove(t netip.AddrPort) {
 	i, _ := slices.BinarySearch(ports, t.Port())
 	if ports = slices.Delete(ports, i, i+1); len(ports) == 0 {
 		delete(d.byAddr, t.Addr())
+		delete(d.suspects, t.Addr())
 		return
 	}
 	d.byAddr[t.Addr()] = ports
@@ -233,7 +250,11 @@ func (d *Demand) Look(t netip.AddrPort) View {
 	if !ok {
 		return View{}
 	}
-	return View{Kind: e.kind, Asked: len(e.holders) > 0, LastDial: e.dialled}
+	v := View{Kind: e.kind, Asked: len(e.holders) > 0, LastDial: e.dialled}
+	if d.looking() && e.kind.answered() {
+		v.Looks, v.Look = true, d.sight(t.Addr(), e)
+	}
+	return v
 }
 
 // Targets returns every name known here, sorted.
@@ -274,15 +295,16 @@ func (d *Demand) Newest() (id StreamID, names int, ok bool) {
 // OverLimit returns how many names were turned away since New.
 func (d *Demand) OverLimit() uint64 { return d.overLimit }
 
-// Wake returns when the next hold ends, and false when nothing is held.
+// Wake returns when the next hold ends or the next look begins, and false when
+// neither is to be.
 func (d *Demand) Wake() (time.Time, bool) {
-	var first time.Time
+	first, ok := d.wake()
 	for _, e := range d.held {
-		if first.IsZero() || e.until.Before(first) {
-			first = e.until
+		if !ok || e.until.Before(first) {
+			first, ok = e.until, true
 		}
 	}
-	return first, len(d.held) > 0
+	return first, ok
 }
 
 // Remembered returns the names worth keeping on disk, sorted.

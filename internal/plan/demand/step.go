@@ -27,10 +27,13 @@ type touch struct {
 
 // Step applies the events in order, then what is due at now, and returns what
 // is to be done. Splitting one call into several with the same now and look
-// leads to the same state. Step with no events serves the timer of Wake.
+// leads to the same state, but for looks: they begin at the end of a call, and
+// count only for names that were asked for before. Step with no events serves the
+// timer of Wake.
 func (d *Demand) Step(now time.Time, evs []Event, look Lookup) Effects {
 	s := &step{Demand: d, now: now, look: once(look), touched: map[netip.AddrPort]touch{}}
 	s.expire()
+	s.lookAgain()
 	for _, ev := range evs {
 		s.event(ev)
 	}
@@ -75,6 +78,10 @@ func (s *step) event(ev Event) {
 				s.settle(t, e, false)
 			}
 		}
+	case Looked:
+		s.looked(ev)
+	case Behind:
+		s.fallBehind(ev)
 	}
 }
 
@@ -138,7 +145,7 @@ func (s *step) hold(id StreamID, t netip.AddrPort) *entry {
 	e := s.names[t]
 	if e == nil {
 		e = s.add(t)
-		e.until = s.now.Add(s.cfg.Hold)
+		s.takeTime(e)
 	}
 	if _, open := s.streams[id]; open && !slices.Contains(e.holders, id) {
 		e.holders = append(e.holders, id)
@@ -147,13 +154,22 @@ func (s *step) hold(id StreamID, t netip.AddrPort) *entry {
 	return e
 }
 
+// takeTime gives a name that is asked for now the time it may be held.
+func (s *step) takeTime(e *entry) {
+	hold := s.cfg.Hold
+	if s.looking() {
+		hold = LookWait
+	}
+	e.until, e.after, e.found = s.now.Add(hold), s.number, false
+}
+
 // ask takes up a name that a stream wants. waits is true when a connection is
 // known to wait for it: not so for the names that a stream begins with.
 func (s *step) ask(t netip.AddrPort, e *entry, waits bool) {
 	e.waits = e.waits || waits
 	switch e.kind {
 	case KindOverLimit, KindOutside:
-		e.until = s.now.Add(s.cfg.Hold)
+		s.takeTime(e)
 		s.settle(t, e, true)
 	case KindWaiting:
 		s.settle(t, e, true)
@@ -188,8 +204,14 @@ func (s *step) settle(t netip.AddrPort, e *entry, asked bool) {
 		return
 	}
 	a := s.look(t)
+	s.place(t, e, a, asked)
+	s.suspected(t, e, a)
+}
+
+// place makes a name what its answer, before any look, makes it.
+func (s *step) place(t netip.AddrPort, e *entry, a plan.Answer, asked bool) {
 	switch {
-	case e.kind == KindHeld && a.Verdict == plan.Refuse && s.now.Before(e.until):
+	case e.kind == KindHeld && a.Verdict == plan.Refuse && s.waits(t, e, a):
 		// Its Service, or that Service's endpoints, may still be on their way.
 	case a.Lasting():
 		if !e.service {
@@ -206,7 +228,7 @@ func (s *step) settle(t netip.AddrPort, e *entry, asked bool) {
 		s.turn(t, e, KindOutside)
 	case e.kind != KindHeld && s.used() >= s.cfg.Budget:
 		s.turnAway(t, e)
-	case a.Class == plan.ClassUnknown && a.Verdict == plan.Refuse && s.now.Before(e.until):
+	case a.Suspected() && s.waits(t, e, a):
 		s.turn(t, e, KindHeld)
 	default:
 		s.turn(t, e, KindOther)
@@ -243,10 +265,15 @@ func (s *step) touch(t netip.AddrPort, e *entry) {
 
 // expire answers the held names whose hold is over.
 func (s *step) expire() {
+	var over []netip.AddrPort
 	for t, e := range s.held {
 		if !s.now.Before(e.until) {
-			s.settle(t, e, false)
+			over = append(over, t)
 		}
+	}
+	slices.SortFunc(over, netip.AddrPort.Compare)
+	for _, t := range over {
+		s.settle(t, s.held[t], false)
 	}
 }
 
@@ -293,12 +320,12 @@ func (s *step) compact() {
 
 // effects sums up what the Step came to.
 func (s *step) effects() Effects {
-	var f Effects
+	f := Effects{Look: s.begin()}
 	for t, was := range s.touched {
 		e := s.names[t]
 		switch {
 		case e != nil && e.kind.answered():
-			f.Publish = append(f.Publish, s.look(t))
+			f.Publish = append(f.Publish, s.answer(t, e))
 		case e != nil && e.kind == KindOverLimit && was.loud:
 			f.TurnAway = append(f.TurnAway, t)
 		case was.published:
