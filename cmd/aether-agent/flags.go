@@ -30,6 +30,7 @@ type options struct {
 	command      string
 	config       agent.Config
 	manifestDirs []string
+	kubeconfig   string
 	logLevel     string
 	logFormat    string
 	bootstrap    envoy.BootstrapSettings
@@ -93,13 +94,14 @@ func (o *options) define(fs *flag.FlagSet) (podConnectionLimit *uint64) {
 		"what becomes of a dialled Service: passthrough (measure only), balance (serve what can be served) or enforce (serve or refuse)")
 	fs.StringVar((*string)(&c.Envoy.EgressSource), "egress-source", string(c.Envoy.EgressSource),
 		"whose address servers see: pod or node")
-	fs.Func("manifest-dir", "`directory` of Kubernetes YAML to watch; may be repeated, a later one wins", func(s string) error {
+	fs.Func("manifest-dir", "`directory` of Kubernetes YAML to watch instead of the Kubernetes API; may be repeated, a later one wins", func(s string) error {
 		if s == "" {
 			return errors.New("want a directory")
 		}
 		o.manifestDirs = append(o.manifestDirs, s)
 		return nil
 	})
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; default: the service account of the agent's pod. Not with --manifest-dir")
 	fs.Func("service-range", "comma-separated `CIDRs` that replace the ServiceCIDR objects", func(s string) error {
 		ps, err := parseRange(s)
 		c.ServiceRange = append(c.ServiceRange, ps...)
@@ -138,8 +140,8 @@ func (o *options) check() error {
 	if _, err := daemon.NewLogger(io.Discard, o.logLevel, o.logFormat); err != nil {
 		errs = append(errs, err)
 	}
-	if o.command == commandRun && len(o.manifestDirs) == 0 {
-		errs = append(errs, errors.New("no source of Services: give --manifest-dir"))
+	if len(o.manifestDirs) > 0 && o.kubeconfig != "" {
+		errs = append(errs, errors.New("two sources of Services: give --manifest-dir or --kubeconfig"))
 	}
 	if o.command == commandBootstrap {
 		errs = append(errs, o.bootstrap.Validate())

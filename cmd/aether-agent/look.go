@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 
 	"aether.io/aether/internal/capture"
 	"aether.io/aether/internal/check"
-	"aether.io/aether/internal/manifest"
 )
 
 // lookAtPod reads a pod's capture rules and what listens there. The agent only
@@ -47,19 +45,4 @@ func installCommand(netns string, annotations map[string]string) string {
 		fmt.Fprintf(&b, " --annotation '%s=%s'", key, strings.ReplaceAll(annotations[key], "'", `'\''`))
 	}
 	return b.String()
-}
-
-// connectOnly reads the manifests again, for nobody keeps the specs of pods.
-func connectOnly(dirs []string, node string) func(context.Context) ([]check.ConnectOnly, error) {
-	return func(context.Context) ([]check.ConnectOnly, error) {
-		found, err := manifest.ConnectOnly(dirs, node)
-		if err != nil {
-			return nil, err
-		}
-		out := make([]check.ConnectOnly, 0, len(found))
-		for _, f := range found {
-			out = append(out, check.ConnectOnly{Pod: f.Pod, Where: f.Field, What: f.What, Own: f.Own})
-		}
-		return out, nil
-	}
 }

@@ -70,10 +70,12 @@ func runAgent(ctx context.Context, o options, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "aether-agent: %v\n", err)
 		return exitUsage
 	}
-	a, err := agent.New(o.config, agent.Deps{
-		Source: agent.Manifests(o.manifestDirs), Log: log,
-		LookAtPod: lookAtPod, ConnectOnly: connectOnly(o.manifestDirs, o.config.Node),
-	})
+	deps := agent.Deps{Log: log, Registry: daemon.NewRegistry(), LookAtPod: lookAtPod}
+	if err := o.sources(&deps); err != nil {
+		fmt.Fprintf(stderr, "aether-agent: %v\n", err)
+		return exitUsage
+	}
+	a, err := agent.New(o.config, deps)
 	if err != nil {
 		fmt.Fprintf(stderr, "aether-agent: %v\n", err)
 		return exitUsage

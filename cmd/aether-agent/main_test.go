@@ -38,7 +38,9 @@ func TestBadFlags(t *testing.T) {
 		want string
 	}{
 		{nil, "node name is empty"},
-		{nil, "no source of Services: give --manifest-dir"},
+		{[]string{"--node-name", "n1"}, "no API server: this is no pod of a cluster, and no --kubeconfig is given"},
+		{[]string{"--node-name", "n1", "--kubeconfig", "/nowhere/config"}, "read kubeconfig /nowhere/config"},
+		{append(ok, "--kubeconfig", "/c"), "two sources of Services: give --manifest-dir or --kubeconfig"},
 		{[]string{"serve"}, `unknown command "serve"`},
 		{append(ok, "more"), `unexpected argument "more"`},
 		{append(ok, "--nonsense"), "-nonsense"},
