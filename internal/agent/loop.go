@@ -238,7 +238,8 @@ func (l *loop) hasPending() bool { return len(l.pending) > 0 || l.complete && !l
 // apply takes the pending changes into the state and puts what they affect in
 // front of the turn's events.
 func (l *loop) apply(t *turn) {
-	if l.hasPending() && (t.urgent || !t.now.Before(l.appliedAt.Add(sourceGap))) {
+	last := l.complete && !l.synced // what completes the picture must be in it
+	if l.hasPending() && (t.urgent || last || !t.now.Before(l.appliedAt.Add(sourceGap))) {
 		t.changed = l.pendingAt
 		l.appliedAt = t.now
 		var dirty model.Dirty
@@ -246,10 +247,10 @@ func (l *loop) apply(t *turn) {
 		l.state, dirty = l.state.Apply(l.pending)
 		l.pending = nil
 		t.dirty = dirty
-		l.tellRange(wasKnown, l.complete && !l.synced)
+		l.tellRange(wasKnown, last)
 	}
 	var first []demand.Event
-	if l.complete && !l.synced {
+	if last {
 		l.synced = true
 		t.remake = true
 		t.done = append(t.done, l.unasked...)
