@@ -4,6 +4,7 @@ package kube
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"aether.io/aether/internal/agent/api"
@@ -80,8 +81,9 @@ func (s *Source) problemOf(k KindFreshness, now time.Time) string {
 	case failUnreachable:
 		return ""
 	case failForbidden:
-		return fmt.Sprintf("the API server forbids it: the agent's ClusterRole needs verbs get, list, watch on resource %q of API group %q: %v",
-			k.Kind, k.Kind.group(), k.Err)
+		r := k.Kind.right()
+		return fmt.Sprintf("forbidden: the agent's ClusterRole needs apiGroups: [%q], resources: [%s], verbs: [%s]: %v",
+			r.Group, r.Resource, strings.Join(r.Verbs, ", "), k.Err)
 	}
 	if now.Sub(k.FailingSince) < grace {
 		return ""
