@@ -135,6 +135,7 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 	}
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
+	failing := map[Kind]bool{} // of which the log was told
 	for last := (Batch{}); ; {
 		select {
 		case <-ctx.Done():
@@ -143,6 +144,7 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 		case <-tick.C:
 			s.tellSilent(s.health.cutSilent())
 		}
+		s.tellFailing(failing)
 		b := Batch{Problems: s.problems()}
 		b.Changes, b.Synced = s.out.take()
 		if len(b.Changes) == 0 && b.Synced == last.Synced && slices.Equal(b.Problems, last.Problems) {
@@ -160,6 +162,21 @@ const housekeeping = time.Second
 func (s *Source) tellSilent(ks []Kind) {
 	for _, k := range ks {
 		s.o.Log.Warn("nothing was heard of a watch; it is begun anew", "type", string(k), "reason", "no event and no bookmark for "+s.o.StaleAfter.String())
+	}
+}
+
+// tellFailing logs when a kind's requests begin to fail, and when they no longer do.
+func (s *Source) tellFailing(known map[Kind]bool) {
+	now := s.o.Now()
+	for _, k := range s.Freshness().Kinds {
+		switch fails := !k.FailingSince.IsZero(); {
+		case fails && !known[k.Kind] && now.Sub(k.FailingSince) >= grace:
+			known[k.Kind] = true
+			s.o.Log.Warn("a kind cannot be watched; what is known of it stays", "type", string(k.Kind), "reason", string(failureOf(k.Err)), "err", k.Err)
+		case !fails && known[k.Kind]:
+			delete(known, k.Kind)
+			s.o.Log.Info("a kind is watched again", "type", string(k.Kind))
+		}
 	}
 }
 
