@@ -43,6 +43,9 @@ type Deps struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Clock    Clock
+	// Looker looks at addresses that the source does not know before they are
+	// refused. Without it they are refused after Config.NoServiceHold.
+	Looker Looker
 	// CheckNetNS reports, as an error, that a path is no pod's network namespace.
 	CheckNetNS func(path string) error
 	// Scraper reads Envoy's counts.
@@ -173,6 +176,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		scrape(ctx, a.deps.Scraper, a.cfg.ScrapeInterval, a.deps.Clock, a.mailbox().tell)
 		return nil
 	})
+	if a.deps.Looker != nil {
+		group.Go(func() error {
+			lookWorker{a.deps.Looker, a.deps.Clock, a.mailbox().tell}.run(ctx, l.lookAts)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		watchStarts(ctx, starts, newUnixHTTP(a.cfg.AdminSocket(), liveTimeout), a.mailbox().tell)
 		return nil
@@ -229,14 +238,17 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 		changes = append(changes, model.SetWorkload{Workload: w})
 	}
 	state, _ := model.New(model.Options{RangeOverride: a.cfg.ServiceRange}).Apply(changes)
+	names := demand.Config{Budget: a.cfg.NameBudget, Hold: a.cfg.NoServiceHold, Window: a.cfg.DemandWindow}
+	if a.deps.Looker != nil {
+		names.LookRate, names.LookBurst = a.cfg.LookRate, 2*a.cfg.LookRate
+	}
 	l := &loop{
 		cfg: a.cfg, log: a.deps.Log, clock: a.deps.Clock, meter: a.meter,
 		xds: p, in: a.in, writes: writes, ready: a.ready,
-		state:    state,
-		settings: plan.Settings{Mode: a.cfg.Mode, Node: a.cfg.Node, Zone: a.cfg.Zone},
-		demand: demand.New(demand.Config{
-			Budget: a.cfg.NameBudget, Hold: a.cfg.NoServiceHold, Window: a.cfg.DemandWindow,
-		}, r.names),
+		state:     state,
+		settings:  plan.Settings{Mode: a.cfg.Mode, Node: a.cfg.Node, Zone: a.cfg.Zone},
+		demand:    demand.New(names, r.names),
+		lookAts:   make(chan demand.LookAt, demand.MaxLooks),
 		published: newPublished(),
 		pods:      newPods(r.pods, r.annotations),
 		envoys:    map[uint64]xds.Stream{},

@@ -21,6 +21,7 @@ const (
 	DefaultStateDir       = "/var/lib/aether"
 	DefaultMetricsAddress = "127.0.0.1:18090"
 	DefaultScrapeInterval = 10 * time.Second
+	maxLookRate           = 10_000
 )
 
 // Names of the sockets and the lock in the run directory.
@@ -54,6 +55,9 @@ type Config struct {
 	// DemandWindow is how long a Service port is remembered after its last dial,
 	// NoServiceHold how long an unknown address waits for its Service.
 	DemandWindow, NoServiceHold time.Duration
+	// LookRate is how many addresses that no Service is known to have are looked at a
+	// second, where there is somebody who looks; after a quiet time twice as many.
+	LookRate int
 	// NameBudget is how many names that are no Service port are answered.
 	NameBudget int
 	// CompactNames is how many names one Envoy may be asked for before it is hot
@@ -76,6 +80,7 @@ func DefaultConfig() Config {
 		StateDir:       DefaultStateDir,
 		DemandWindow:   demand.DefaultWindow,
 		NoServiceHold:  demand.DefaultHold,
+		LookRate:       demand.DefaultLookRate,
 		NameBudget:     demand.DefaultBudget,
 		CompactNames:   DefaultCompactNames,
 		MetricsAddress: DefaultMetricsAddress,
@@ -110,6 +115,9 @@ func (c Config) Validate() error {
 	}
 	if c.NoServiceHold < 0 || c.NoServiceHold > demand.OnDemandTimeout {
 		bad("no-service hold %s: want 0 to %s, the time Envoy waits for an answer", c.NoServiceHold, demand.OnDemandTimeout)
+	}
+	if c.LookRate <= 0 || c.LookRate > maxLookRate {
+		bad("look rate %d: want 1 to %d", c.LookRate, maxLookRate)
 	}
 	if c.NameBudget <= 0 {
 		bad("name budget %d: want at least 1", c.NameBudget)

@@ -63,7 +63,7 @@ func (h cliHandler) explain(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	reply(w, http.StatusOK, got.explain(target))
+	reply(w, http.StatusOK, got.explain())
 }
 
 func (h cliHandler) services(w http.ResponseWriter, r *http.Request) {

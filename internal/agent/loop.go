@@ -78,6 +78,9 @@ type loop struct {
 	compaction compaction
 	compacts   chan demand.StreamID // to the compactor; has room for one
 
+	lookAts chan demand.LookAt // looks to be made; has room for all that can be under way
+	blind   plan.Cause         // why none can see, as was told last
+
 	starting map[uint64]bool // streams of Envoys that do not listen yet
 	lives    chan<- uint64   // such streams, to be watched; nil when nobody does
 }
@@ -171,6 +174,7 @@ func (l *loop) turn(ms []message) {
 	}
 	l.apply(t)
 	f := l.demand.Step(t.now, t.events, l.look)
+	l.sendLooks(f.Look)
 	l.publish(t, f)
 	l.judge(t)
 	l.directory.update(l.state, len(t.dirty.Workloads) > 0)
@@ -183,6 +187,7 @@ func (l *loop) turn(ms []message) {
 	}
 	l.answerPods(t.now)
 	l.startSaves(t.now)
+	l.tellBlindness()
 	l.observe(t)
 }
 
@@ -215,6 +220,10 @@ func (l *loop) receive(t *turn, m message) {
 	case recordsDialled:
 		l.recordsDialled(t, m)
 		return
+	case lookOver:
+		l.lookedAt(t, m)
+	case sourceBehind:
+		t.events = append(t.events, demand.Behind{Since: m.since})
 	case xdsEvent:
 		l.heard(t, m)
 	case podAdd:

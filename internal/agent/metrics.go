@@ -28,6 +28,7 @@ type Metrics struct {
 	publish     prometheus.Histogram
 	answer      prometheus.Histogram
 	lag         prometheus.Histogram
+	looks       lookMetrics
 
 	turnedAway uint64 // overLimit so far
 }
@@ -79,6 +80,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	for _, result := range []string{"done", "scheduled", "failed"} {
 		m.compactions.WithLabelValues(result)
 	}
+	m.looks = newLookMetrics(r)
 	r.MustRegister(m.compactions, m.rangeKnown, m.synced, m.connected, m.mode, m.names, m.overLimit, m.malformed, m.nacks,
 		m.pods, m.problems, m.damaged, m.unsaved, m.publish, m.answer, m.lag)
 	return m
@@ -125,6 +127,10 @@ func (l *loop) observe(t *turn) {
 			problems++
 		}
 	}
+	if _, blind := l.blindProblem(); blind {
+		problems++
+	}
+	m.looks.behind.Set(number(l.demand.IsBehind()))
 	m.problems.Set(float64(problems))
 }
 

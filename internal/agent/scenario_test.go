@@ -36,7 +36,8 @@ const patience = 10 * time.Second
 // the real one with its real sockets and a watched directory; Envoy is
 // xdstest's; time passes only by the word "advance".
 //
-//	agent start [key=value…]     mode, hold, window, budget, node, zone, range
+//	agent start [key=value…]     mode, hold, window, budget, node, zone, range; looks=yes:
+//	                             there is an API server that is looked at
 //	agent begin [key=value…]     the same, without waiting until it is ready
 //	agent ready|stop|log, agent logs PATTERN
 //	apply FILE[=NAME]…           into the watched directory, under another name
@@ -54,6 +55,10 @@ const patience = 10 * time.Second
 //	pod add|delete NAMESPACE/NAME [field=value…]   ip, uid, sa, netns; advance the
 //	                             clock once the agent has the pod
 //	advance DURATION
+//	allocate IP service NAME|other NAME|free   whose an address is to the API server
+//	apiserver answers|silent|CAUSE   what it does when it is looked at
+//	apiserver looked N           wait until it has been N times
+//	watch behind|current         whether the source knows that it is
 //	disk broken|mended
 //	saved FILE [until PATTERN]   a file of the state directory
 func TestScenarios(t *testing.T) {
@@ -75,8 +80,12 @@ func TestScenarios(t *testing.T) {
 			"mode":     word((*scenario).mode),
 			"pod":      word((*scenario).pod),
 			"advance":  word((*scenario).advance),
-			"disk":     word((*scenario).disk),
-			"saved":    word(until((*scenario).saved)),
+
+			"allocate":  word((*scenario).allocate),
+			"apiserver": word((*scenario).apiserver),
+			"watch":     word((*scenario).watch),
+			"disk":      word((*scenario).disk),
+			"saved":     word(until((*scenario).saved)),
 		},
 		RequireExplicitExec: true,
 	})
@@ -132,6 +141,7 @@ type scenario struct {
 	agents                      []*running
 	envoys                      map[string]*xdstest.Envoy
 	current                     string // newest Envoy
+	api                         *apiServer
 	real                        bool   // clock, namespaces and counts are real
 	netns                       string // directory of what passes for network namespaces
 
@@ -176,6 +186,7 @@ func newScenario(work string) (*scenario, error) {
 		envoys:    map[string]*xdstest.Envoy{},
 		rejects:   map[string]bool{},
 	}
+	s.api = newAPIServer(s.clock)
 	return s, errors.Join(os.Mkdir(s.manifests, 0o755), os.Mkdir(s.netns, 0o755), os.Mkdir(s.state, 0o700))
 }
 
@@ -232,6 +243,10 @@ func (s *scenario) startAgent(args []string, await func(*scenario, *running) err
 	if s.real {
 		c.ScrapeInterval = 50 * time.Millisecond
 	}
+	var looker Looker
+	if slices.Contains(args, "looks=yes") {
+		looker, args = s.api, slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "looks=yes" })
+	}
 	if err := configure(&c, args); err != nil {
 		return err
 	}
@@ -242,7 +257,7 @@ func (s *scenario) startAgent(args []string, await func(*scenario, *running) err
 	a := &running{cfg: c, registry: daemon.NewRegistry(), done: make(chan error, 2)}
 	source := Manifests([]string{s.manifests})
 	deps := Deps{
-		Log: log, Registry: a.registry,
+		Log: log, Registry: a.registry, Looker: looker,
 		Source: func(ctx context.Context, sink func(Batch)) error {
 			return source(ctx, func(b Batch) {
 				sink(b)

@@ -71,16 +71,29 @@ func (l *loop) know(t netip.AddrPort) known {
 		Active:      c.active,
 		Nack:        l.nackOf(t),
 	}}
+	if v.Looks && v.Look.Sight != plan.NotLooked {
+		k.live.Looked = v.Look.String()
+	}
 	if !v.LastDial.IsZero() {
 		k.live.LastDial = v.LastDial.UTC().Format(time.RFC3339)
 	}
 	return k
 }
 
+// decide returns the decision on a name that is known, after what is known from
+// looking at its address.
+func (n names) decide(k known) plan.Answer {
+	a := plan.Decide(n.state, n.settings, k.target)
+	if k.view.Looks {
+		return a.AfterLook(k.view.Look)
+	}
+	return a
+}
+
 // explain returns the decision on the one target that was asked about.
-func (n names) explain(target netip.AddrPort) api.Explanation {
-	e := explain.FromAnswer(plan.Decide(n.state, n.settings, target))
+func (n names) explain() api.Explanation {
 	k := n.known[0]
+	e := explain.FromAnswer(n.decide(k))
 	e.Live = &k.live
 	if step := k.step(); step != "" {
 		e.Path = append(e.Path, step)
@@ -111,7 +124,7 @@ func (k known) step() string {
 func (n names) rows() []api.ServiceRow {
 	rows := make([]api.ServiceRow, 0, len(n.known))
 	for _, k := range n.known {
-		r := explain.Row(plan.Decide(n.state, n.settings, k.target))
+		r := explain.Row(n.decide(k))
 		r.Live = k.live
 		switch {
 		case k.view.Kind == demand.KindOverLimit:
@@ -213,6 +226,9 @@ func (l *loop) allProblems() []api.Problem {
 	}
 	if l.counts.err != nil && len(l.envoys) > 0 {
 		own = append(own, api.Problem{Source: adminSocket, Text: "connection counts are not read: " + l.counts.err.Error()})
+	}
+	if p, blind := l.blindProblem(); blind {
+		own = append(own, p)
 	}
 	if err := l.compaction.problem(l.askedNames()); err != nil {
 		own = append(own, api.Problem{Source: proxySocket, Text: fmt.Sprintf(

@@ -38,9 +38,13 @@ const (
 	NotServed   Cause = "not-served"  // the cluster has no such objects (before Kubernetes 1.33)
 	Refused     Cause = "refused"     // it answers with any other error: overload, most often
 	Malformed   Cause = "malformed"   // its answer cannot be read
-	Stale       Cause = "stale"       // the sources are behind, so that a finding says little
-	OverRate    Cause = "over-rate"   // more addresses are to be looked at than the rate allows
+	Stale       Cause = "stale"       // not a look's: the sources are behind, so that a finding says little
 )
+
+// Causes returns the causes that a look itself can have.
+func Causes() []Cause {
+	return []Cause{Unreachable, TimedOut, Forbidden, NotServed, Refused, Malformed}
+}
 
 // Look is what is known of an address from looking at it.
 type Look struct {

@@ -57,6 +57,9 @@ type Live struct {
 	// Connections counts connections since Envoy started; Active those open now.
 	Connections uint64 `json:"connections"`
 	Active      uint64 `json:"active"`
+	// Looked says what a look at an address that no Service is known to have came
+	// to; empty when there was none.
+	Looked string `json:"looked,omitempty"`
 	// Nack holds Envoy's words when it rejected the last version.
 	Nack string `json:"nack,omitempty"`
 }

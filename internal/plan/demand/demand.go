@@ -132,8 +132,7 @@ type View struct {
 	Asked bool
 	// LastDial is the time of the last dial seen or of the first ask.
 	LastDial time.Time
-	// Looks is true when the name is answered and its answer, if it is a suspected
-	// one, is that after Look.
+	// Looks is true when the name is answered and its answer is that after Look.
 	Looks bool
 	Look  plan.Look
 }
@@ -251,7 +250,7 @@ func (d *Demand) Look(t netip.AddrPort) View {
 		return View{}
 	}
 	v := View{Kind: e.kind, Asked: len(e.holders) > 0, LastDial: e.dialled}
-	if d.looking() && e.kind.answered() {
+	if d.suspects[t.Addr()] != nil && e.kind.answered() {
 		v.Looks, v.Look = true, d.sight(t.Addr(), e)
 	}
 	return v

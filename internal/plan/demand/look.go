@@ -104,6 +104,12 @@ func newLooks(c Config) looks {
 // looking reports whether suspects are looked at.
 func (l *looks) looking() bool { return l.interval > 0 }
 
+// Blind returns why looks cannot see now, and since when; NoCause when they can.
+func (d *Demand) Blind() (plan.Cause, time.Time) { return d.cause, d.since }
+
+// IsBehind reports whether the sources are known to be behind.
+func (d *Demand) IsBehind() bool { return !d.behind.IsZero() }
+
 // due returns when the next look may begin, and false while none may.
 func (l *looks) due() (time.Time, bool) {
 	at := l.next.Add(-l.slack)
