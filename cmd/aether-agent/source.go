@@ -42,7 +42,25 @@ func (o *options) sources(d *agent.Deps) error {
 		return source.Run(ctx, func(b kube.Batch) { sink(agent.Batch(b)) })
 	}
 	d.ConnectOnly = connectOnly(source.ConnectOnly)
+	d.APIServer = func() check.APIServer { return apiServer(client.Server(), source.Freshness()) }
+	if d.Looker, err = kube.NewLooker(client, source); err != nil {
+		return fmt.Errorf("use the Kubernetes API: %w", err)
+	}
 	return nil
+}
+
+// apiServer says for a check how the watches fare.
+func apiServer(address string, f kube.Freshness) check.APIServer {
+	out := check.APIServer{Address: address, UnreachableSince: f.UnreachableSince}
+	if f.Unreachable != nil {
+		out.Err = f.Unreachable.Error()
+	}
+	for _, k := range f.Kinds {
+		if k.Stale {
+			out.Stale = append(out.Stale, string(k.Kind))
+		}
+	}
+	return out
 }
 
 // connectOnly passes on what only connects in the pods of the node.

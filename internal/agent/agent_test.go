@@ -42,6 +42,7 @@ func TestConfigValidate(t *testing.T) {
 		{func(c *Config) { c.NoServiceHold = -1 }, "no-service hold"},
 		{func(c *Config) { c.NoServiceHold = 4 * time.Second }, "want 0 to 3s"},
 		{func(c *Config) { c.NameBudget = 0 }, "name budget 0"},
+		{func(c *Config) { c.LookRate = 0 }, "look rate 0"},
 		{func(c *Config) { c.ScrapeInterval = 0 }, "scrape interval 0s"},
 		{func(c *Config) { c.MetricsAddress = "18090" }, `metrics address "18090"`},
 		{func(c *Config) { c.Envoy.EgressSource = "both" }, `egress source "both"`},
@@ -74,8 +75,8 @@ func TestMetricsLint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(families) != 16 {
-		t.Errorf("%d metrics are checked, want all 16", len(families))
+	if len(families) != 19 {
+		t.Errorf("%d metrics are checked, want all 19", len(families))
 	}
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil {
