@@ -58,6 +58,9 @@ type Deps struct {
 	// ConnectOnly lists what only connects in the pods of this node. Without it a
 	// check says that nobody looked.
 	ConnectOnly func(context.Context) ([]check.ConnectOnly, error)
+	// APIServer says how the watches of the Kubernetes API fare. Without it another
+	// source is meant.
+	APIServer func() check.APIServer
 	// EnvoyPID returns Envoy's process, whose memory, CPU time and descriptors are
 	// among the metrics. Default: the one that serves the admin socket.
 	EnvoyPID func() (int, error)

@@ -36,6 +36,7 @@ type looker struct {
 	checkNetNS  func(string) error
 	lookAtPod   func(netns string, annotations map[string]string) (check.PodSight, error)
 	connectOnly func(context.Context) ([]check.ConnectOnly, error)
+	apiServer   func() check.APIServer
 	begun       moment
 	one         chan struct{} // holds a value while a check runs
 }
@@ -43,7 +44,7 @@ type looker struct {
 func (a *Agent) looker() *looker {
 	return &looker{
 		cfg: a.cfg, loop: a.mailbox(), now: a.deps.Clock.Now,
-		checkNetNS: a.deps.CheckNetNS, lookAtPod: a.deps.LookAtPod, connectOnly: a.deps.ConnectOnly,
+		checkNetNS: a.deps.CheckNetNS, lookAtPod: a.deps.LookAtPod, connectOnly: a.deps.ConnectOnly, apiServer: a.deps.APIServer,
 		begun: readClocks(), one: make(chan struct{}, 1),
 	}
 }
@@ -86,6 +87,10 @@ func (k *looker) look(ctx context.Context) (check.Facts, error) {
 	parts.Wait()
 	f.Clock = lookAtClock(k.begun, k.cfg.StateDir)
 	f.Kernel = lookAtKernel()
+	if k.apiServer != nil {
+		fares := k.apiServer()
+		f.APIServer = &fares
+	}
 	return f, nil
 }
 

@@ -38,9 +38,10 @@ func healthy() Facts {
 			MaxConnections: Saw(uint64(39321), nil), PodLimit: 10_000,
 			Supervisor: Saw(Supervisor{Epochs: 1, State: "serving"}, nil),
 		},
-		Pods:    []Pod{pod("web"), pod("client")},
-		Names:   Names{Services: 20, Other: 3, All: 23, Budget: 1024, CompactAt: 16_000},
-		Refuser: Saw(6*time.Millisecond, nil),
+		Pods:      []Pod{pod("web"), pod("client")},
+		Names:     Names{Services: 20, Other: 3, All: 23, Budget: 1024, CompactAt: 16_000},
+		APIServer: &APIServer{Address: "https://10.96.0.1:443"},
+		Refuser:   Saw(6*time.Millisecond, nil),
 		Disk: Disk{
 			StateDir: "/var/lib/aether", Files: []File{{Name: "demand.json"}, {Name: "pods.json"}}, Space: space,
 			AccessLog: "/var/log/aether/access.log", LogSpace: space,
@@ -102,6 +103,12 @@ var breaks = []struct {
 	{"a manifest is broken", func(f *Facts) {
 		f.Agent.Problems = []api.Problem{{Source: "a.yaml: Service shop/web: spec.clusterIP", Text: "is no address"}}
 	}, []string{"warning source-problems: 1 complaint: a.yaml: Service shop/web: spec.clusterIP: is no address"}},
+	{"API server away", func(f *Facts) {
+		f.APIServer.UnreachableSince, f.APIServer.Err, f.APIServer.Stale = now.Add(-2*time.Minute), "connection refused", []string{"services"}
+	}, []string{"failed api-server: the API server https://10.96.0.1:443 is unreachable since 2026-03-04T05:04:07Z (2m0s): connection refused"}},
+	{"stale", func(f *Facts) { f.APIServer.Stale = []string{"services", "pods"} }, []string{
+		"warning api-server: the API server https://10.96.0.1:443 answers, but what is known of services, pods may be out of date",
+	}},
 	{"no range", func(f *Facts) { f.Agent.RangeKnown, f.Agent.Range = false, nil }, []string{"failed service-range: no Service range is known"}},
 
 	{"Envoy away", func(f *Facts) { f.Envoy.Connected = nil }, []string{

@@ -38,6 +38,8 @@ type Facts struct {
 	Disk   Disk
 	Clock  Clock
 	Kernel Kernel
+	// APIServer is nil where the Kubernetes API is not the source.
+	APIServer *APIServer
 	// Refuser tells how long the refuser took to reset a connection.
 	Refuser Look[time.Duration]
 	// ConnectOnly are what only connects in the pods of this node's manifests.

@@ -25,7 +25,7 @@ func assessSources(f Facts) []api.Finding {
 		}
 		problems = finding("source-problems", api.FindingWarning,
 			fmt.Sprintf("%s: %s", plural(len(seen), "complaint"), list(seen)),
-			"mend the file and field named; it is read again by itself", statusCommand)
+			"mend the file, object or right named; it is read again by itself", statusCommand)
 	}
 	known := ok("service-range", "the Service range is %s, mode %s", strings.Join(a.Range, ", "), a.Mode)
 	if !a.RangeKnown {
@@ -33,7 +33,7 @@ func assessSources(f Facts) []api.Finding {
 			"aether-agent --service-range 10.96.0.0/16 ...",
 			"add a ServiceCIDR object:\n"+serviceCIDR)
 	}
-	return []api.Finding{synced, problems, known}
+	return slices.Concat([]api.Finding{synced}, assessAPIServer(f), []api.Finding{problems, known})
 }
 
 const serviceCIDR = `apiVersion: networking.k8s.io/v1

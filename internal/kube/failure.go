@@ -5,6 +5,7 @@ package kube
 import (
 	"errors"
 	"net/http"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -43,4 +44,13 @@ func failureOf(err error) failure {
 		return failThrottled
 	}
 	return failServer
+}
+
+// cause returns the error without the request that met it.
+func cause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
 }

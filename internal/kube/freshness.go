@@ -12,8 +12,9 @@ type Freshness struct {
 	// Kinds holds every kind, in the order of Kinds.
 	Kinds []KindFreshness
 	// UnreachableSince is when the API server stopped answering; zero while it
-	// answers, be it with refusals.
+	// answers, be it with refusals. Unreachable is what is met since then.
 	UnreachableSince time.Time
+	Unreachable      error
 }
 
 // KindFreshness is that of one kind.
@@ -94,7 +95,7 @@ func (h *health) freshness() Freshness {
 			Stale: !c.failingSince.IsZero() || !c.absent && (!c.listed || now.Sub(c.last) > h.staleAfter),
 		}
 		if c.err != nil && failureOf(c.err) == failUnreachable && (f.UnreachableSince.IsZero() || x.FailingSince.Before(f.UnreachableSince)) {
-			f.UnreachableSince = x.FailingSince
+			f.UnreachableSince, f.Unreachable = x.FailingSince, cause(c.err)
 		}
 		f.Kinds = append(f.Kinds, x)
 	}

@@ -27,7 +27,7 @@ func (s *Source) problems() []api.Problem {
 	if since := f.UnreachableSince; !since.IsZero() && now.Sub(since) >= grace {
 		out = append(out, api.Problem{
 			Source: "API server " + s.client.Server(),
-			Text:   "unreachable since " + since.UTC().Format(time.RFC3339) + ": " + firstUnreachable(f).Error(),
+			Text:   "unreachable since " + since.UTC().Format(time.RFC3339) + ": " + f.Unreachable.Error(),
 		})
 	}
 	for _, k := range f.Kinds {
@@ -57,15 +57,6 @@ func (s *Source) resource(k Kind) string {
 		return string(k)
 	}
 	return string(k) + "." + k.group()
-}
-
-func firstUnreachable(f Freshness) error {
-	for _, k := range f.Kinds {
-		if k.Err != nil && failureOf(k.Err) == failUnreachable && k.FailingSince.Equal(f.UnreachableSince) {
-			return k.Err
-		}
-	}
-	return nil
 }
 
 // problemOf says what is wrong with a kind beside an API server that does not

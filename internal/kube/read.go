@@ -34,7 +34,7 @@ func read(k Kind, o metav1.Object) *fact {
 		svc, f.notes = convert.Service(o)
 		f.set = model.SetService{Service: svc}
 	case *discoveryv1.EndpointSlice:
-		f.caused = cause(o)
+		f.caused = triggered(o)
 		if slice, ok := convert.Slice(o); ok {
 			f.set = model.SetSlice{Slice: slice}
 			f.notes = sliceNotes(&slice)
@@ -73,9 +73,9 @@ func deletion(set model.Change) model.Change {
 	return nil
 }
 
-// cause returns when the pod or Service changed because of which the EndpointSlice
+// triggered returns when the pod or Service changed because of which the EndpointSlice
 // controller wrote this version, as the controller notes it.
-func cause(s *discoveryv1.EndpointSlice) int64 {
+func triggered(s *discoveryv1.EndpointSlice) int64 {
 	at, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	if err != nil {
 		return 0
