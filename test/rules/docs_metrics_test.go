@@ -21,10 +21,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protojson"
+	"k8s.io/client-go/rest"
 
 	"aether.io/aether/internal/agent"
 	"aether.io/aether/internal/daemon"
 	"aether.io/aether/internal/envoy"
+	"aether.io/aether/internal/kube"
 	"aether.io/aether/internal/model"
 	"aether.io/aether/internal/plan"
 	"aether.io/aether/internal/xds/xdstest"
@@ -208,6 +210,13 @@ func runAgent(t *testing.T, registry *prometheus.Registry, look func()) {
 	defer os.RemoveAll(dir)
 	cfg := agent.DefaultConfig()
 	cfg.Node, cfg.Mode, cfg.RunDir, cfg.StateDir, cfg.MetricsAddress = "n1", plan.ModeEnforce, dir+"/run", dir+"/state", ""
+	client, err := kube.NewClient(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.New(client, kube.Options{Node: "n1", Registry: registry}); err != nil { // it dials nobody until it runs
+		t.Fatal(err)
+	}
 	a, err := agent.New(cfg, agent.Deps{
 		Registry: registry,
 		Log:      slog.New(slog.DiscardHandler),

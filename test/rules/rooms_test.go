@@ -73,6 +73,14 @@ var rooms = map[string]room{
 		foreign: []string{k8sAPI, k8sMeta, "go.yaml.in/yaml/v2", "sigs.k8s.io/json", "github.com/fsnotify/fsnotify"},
 		reason:  "a source of model changes knows no decision",
 	},
+	"internal/kube": {
+		ours: []string{"internal/model", "internal/convert", "internal/agent/api"},
+		foreign: []string{
+			k8sAPI, k8sMeta, promPkg, "k8s.io/utils/clock", "k8s.io/client-go/rest", "k8s.io/client-go/tools/cache",
+			"k8s.io/client-go/tools/clientcmd", "k8s.io/client-go/util/flowcontrol",
+		},
+		reason: "a source of model changes knows no decision",
+	},
 	"internal/xds": {
 		foreign: []string{
 			"github.com/envoyproxy/go-control-plane/", protobuf, "google.golang.org/grpc",
@@ -141,10 +149,10 @@ var rooms = map[string]room{
 	},
 	"cmd/aether-agent": {
 		ours: []string{
-			"internal/agent", "internal/daemon", "internal/manifest", "internal/envoy", "internal/plan", "internal/proxy",
-			"internal/capture", "internal/check",
+			"internal/agent", "internal/daemon", "internal/manifest", "internal/convert", "internal/kube", "internal/envoy",
+			"internal/plan", "internal/proxy", "internal/capture", "internal/check",
 		},
-		foreign: []string{promPkg},
+		foreign: []string{promPkg, "k8s.io/klog/v2"},
 		reason:  "flags, config, Run",
 	},
 	"cmd/aetherctl": {
@@ -156,7 +164,11 @@ var rooms = map[string]room{
 // closures names what a binary must not link, directly or not.
 var closures = map[string][]string{
 	"cmd/aetherctl":    {envoyAPI, "google.golang.org/grpc", "k8s.io/client-go"},
-	"cmd/aether-agent": {"github.com/spf13/cobra", "charm.land/lipgloss", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
+	"cmd/aether-agent": {
+		"github.com/spf13/cobra", "charm.land/lipgloss", "sigs.k8s.io/controller-runtime",
+		"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/listers", "k8s.io/client-go/dynamic",
+		"k8s.io/client-go/discovery",
+	},
 	"internal/capture": {"google.golang.org/grpc", "k8s.io/", promPkg, protobuf},
 }
 
