@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestBadFlags(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // this is no pod
 	ok := []string{"--node-name", "n1", "--manifest-dir", "/m"}
 	for _, c := range []struct {
 		args []string

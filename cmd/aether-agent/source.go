@@ -91,8 +91,8 @@ type libraryHandler struct {
 }
 
 // Enabled is slog.Handler's.
-func (h libraryHandler) Enabled(ctx context.Context, _ slog.Level) bool {
-	return h.to.Enabled(ctx, slog.LevelDebug)
+func (h libraryHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelDebug && h.to.Enabled(ctx, slog.LevelDebug) // the library has many levels below: bodies of requests, for one
 }
 
 // Handle is slog.Handler's.

@@ -157,6 +157,7 @@ func TestProblems(t *testing.T) {
 	s.health.failed(EndpointSlices, errForbidden)
 	s.health.failed(Services, errRefused)
 	s.health.failed(Nodes, apierrors.NewServiceUnavailable("etcd"))
+	s.health.failed(Pods, apierrors.NewUnauthorized("who"))
 	must(t, s.stores[EndpointSlices].Add(slice("web-1", "web", "127.0.0.1")))
 	for range mostComplaints + 1 {
 		must(t, s.stores[Services].Add(service("s"+string(rune('a'+s.stores[Services].count())), "1", "nonsense")))
@@ -181,6 +182,7 @@ func TestProblems(t *testing.T) {
 	has(true, "API server https://127.0.0.1:1", "unreachable since 1970-01-01T00:16:40Z: dial tcp")
 	has(true, "nodes", "cannot be watched since 1970-01-01T00:16:40Z: ")
 	has(true, "endpointslices.discovery.k8s.io", `needs apiGroups: ["discovery.k8s.io"], resources: [endpointslices], verbs: [list, watch]: `)
+	has(true, "pods", "does not accept the agent's credentials: who")
 	has(true, "servicecidrs.networking.k8s.io", "give --service-range")
 	has(true, "EndpointSlice default/web-1 endpoints[0].addresses[0]", `"127.0.0.1": loopback; the endpoint is left out`)
 	has(true, "Service default/sa spec.clusterIP", `"nonsense" is not an IP address`)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"aether.io/aether/internal/agent/api"
 )
 
@@ -72,6 +74,9 @@ func (s *Source) problemOf(k KindFreshness, now time.Time) string {
 	case failUnreachable:
 		return ""
 	case failForbidden:
+		if apierrors.IsUnauthorized(k.Err) {
+			return fmt.Sprintf("the API server does not accept the agent's credentials: %v", k.Err)
+		}
 		r := k.Kind.right()
 		return fmt.Sprintf("forbidden: the agent's ClusterRole needs apiGroups: [%q], resources: [%s], verbs: [%s]: %v",
 			r.Group, r.Resource, strings.Join(r.Verbs, ", "), k.Err)

@@ -127,7 +127,7 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 	defer s.out.close()
 	defer cancel()
 	for _, k := range Kinds() {
-		w, err := s.newWatcher(k)
+		w, err := s.newWatcher(k, selectionOf(k, s.o.Node), s.stores[k])
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ func selectionOf(k Kind, node string) selection {
 	return selection{}
 }
 
-// watcher runs the reflectors of one kind.
+// watcher keeps one store at what the API server has of a selection of a kind.
 type watcher struct {
 	kind   Kind
 	s      *Source
@@ -67,8 +67,8 @@ type watcher struct {
 	sel    selection
 }
 
-func (s *Source) newWatcher(k Kind) (*watcher, error) {
-	w := &watcher{kind: k, s: s, store: s.stores[k], sel: selectionOf(k, s.o.Node)}
+func (s *Source) newWatcher(k Kind, sel selection, into *store) (*watcher, error) {
+	w := &watcher{kind: k, s: s, store: into, sel: sel}
 	if k == ServiceImports {
 		return w, nil
 	}
