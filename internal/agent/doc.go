@@ -18,6 +18,8 @@
 //   - What an Envoy holds when it comes back is published before the xDS server
 //     looks at its request.
 //   - An ask is never kept waiting for a batch of changes.
+//   - Where there is a Looker, no address is refused for being unknown before it was
+//     looked at; the loop never waits for a look.
 //   - No failure of the disk, of Envoy or of an input file ends the agent.
 //
 // The agent decides nothing itself, and neither the capture rules in a pod nor

@@ -21,6 +21,8 @@
 //     may come, and leave, at any time. It has left when two looks, apart, say so.
 //   - Whether what was told may be out of date is known at any time: Freshness.
 //
+// Beside the watches, Looker looks at single addresses when it is asked to.
+//
 // It decides nothing about traffic, and links no typed clientset, informer or
 // lister.
 package kube

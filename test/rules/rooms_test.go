@@ -74,12 +74,12 @@ var rooms = map[string]room{
 		reason:  "a source of model changes knows no decision",
 	},
 	"internal/kube": {
-		ours: []string{"internal/model", "internal/convert", "internal/agent/api"},
+		ours: []string{"internal/model", "internal/convert", "internal/plan", "internal/agent/api"},
 		foreign: []string{
 			k8sAPI, k8sMeta, promPkg, "k8s.io/utils/clock", "k8s.io/client-go/rest", "k8s.io/client-go/tools/cache",
 			"k8s.io/client-go/tools/clientcmd", "k8s.io/client-go/util/flowcontrol",
 		},
-		reason: "a source of model changes knows no decision",
+		reason: "a source of model changes knows of decisions only what a look is to find",
 	},
 	"internal/xds": {
 		foreign: []string{
