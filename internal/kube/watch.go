@@ -104,7 +104,7 @@ func (w *watcher) runOptional(ctx context.Context) {
 		case served:
 			missing, retry = 0, firstRetry
 			w.watchUntilGone(ctx, v)
-			pause = 0
+			pause = firstRetry // discovery may lag behind what is served
 		default:
 			if missing++; missing == 1 && w.store.count() > 0 {
 				pause = min(pause, absenceTwice)
