@@ -32,7 +32,7 @@ envoy: ## Find Envoy >= 1.40 on PATH or fetch the pinned one into .build/envoy
 
 .PHONY: deps
 deps: ## Install the system packages the tests use (Debian, as root)
-	@tools/install-packages.sh nft:nftables ip:iproute2 wrk:wrk haproxy:haproxy
+	@tools/install-packages.sh nft:nftables ip:iproute2 nsenter:util-linux wrk:wrk haproxy:haproxy
 
 .PHONY: demo
 demo: build envoy ## Show the main job working on this machine (about a minute; needs no root)
@@ -48,6 +48,21 @@ test: build envoy deps ## Run every test, with the race detector (root for the k
 	cd test/dashboard && AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) AETHER_BIN=$(abspath $(BIN)) go test -count=1 -timeout 10m $(GOTESTFLAGS) ./...
 	tools/fuzz.sh $(FUZZTIME)
 
+LAB_ENV := AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) AETHER_BIN=$(abspath $(BIN))
+
+# The first time Kubernetes is built, which takes a quarter of an hour on two cores.
+.PHONY: test-lab
+test-lab: build envoy deps ## Run the tests against a real Kubernetes on this machine (root)
+	cd test/lab && go vet ./... && $(LAB_ENV) go test -count=1 -timeout 60m -p 1 $(GOTESTFLAGS) ./...
+
+.PHONY: lab-up
+lab-up: build envoy deps ## Bring a real Kubernetes up on this machine, with the agent and Envoy (root)
+	cd test/lab && go build $(GOFLAGS_ALL) -o $(abspath $(BIN))/lab ./cmd/lab && $(LAB_ENV) $(abspath $(BIN))/lab up $(LABFLAGS)
+
+.PHONY: lab-down
+lab-down: ## Take it down again, or remove what a killed one left
+	cd test/lab && go run $(GOFLAGS_ALL) ./cmd/lab down $(LABFLAGS)
+
 .PHONY: fuzz
 fuzz: ## Run every fuzzer for FUZZTIME (60s) each
 	tools/fuzz.sh $(FUZZTIME)
@@ -60,6 +75,7 @@ bench: build envoy deps ## Measure what the node proxy costs on this machine (ro
 lint: ## Run the linters
 	go tool -modfile=tools/go.mod golangci-lint run ./...
 	cd test/dashboard && go tool -modfile=../../tools/go.mod golangci-lint run ./...
+	cd test/lab && go tool -modfile=../../tools/go.mod golangci-lint run ./...
 
 .PHONY: format
 format: ## Format the code
