@@ -181,7 +181,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	if a.deps.Looker != nil {
 		group.Go(func() error {
-			lookWorker{a.deps.Looker, a.deps.Clock, a.mailbox().tell}.run(ctx, l.lookAts)
+			lookWorker{a.deps.Looker, a.deps.Clock, a.mailbox().tell}.run(ctx, a.ready, l.lookAts)
 			return nil
 		})
 	}

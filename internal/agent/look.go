@@ -57,8 +57,15 @@ type lookWorker struct {
 	tell   func(message)
 }
 
-// run works until ctx ends; every look is over then.
-func (w lookWorker) run(ctx context.Context, looks <-chan demand.LookAt) {
+// run works from when the sources have synced, which ready tells, until ctx ends;
+// every look is over then. A source that has yet to tell everything is behind, but
+// nothing is answered then anyway, and what has just been told is current.
+func (w lookWorker) run(ctx context.Context, ready <-chan struct{}, looks <-chan demand.LookAt) {
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return
+	}
 	var under sync.WaitGroup
 	defer under.Wait()
 	var was time.Time

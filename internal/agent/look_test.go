@@ -55,7 +55,14 @@ func withLookWorker(t *testing.T, f func(w *lookTest)) {
 		defer synctest.Wait() // no goroutine is left
 		defer cancel()
 		w := &lookTest{api: newAPIServer(systemClock{}), looks: make(chan demand.LookAt, demand.MaxLooks)}
-		go lookWorker{w.api, systemClock{}, w.tell}.run(ctx, w.looks)
+		ready := make(chan struct{})
+		w.api.behind = time.Now()
+		go lookWorker{w.api, systemClock{}, w.tell}.run(ctx, ready, w.looks)
+		if got := w.take(); len(got) != 0 {
+			t.Errorf("told %+v before the sources have synced", got)
+		}
+		w.api.change(func() { w.api.behind = time.Time{} })
+		close(ready)
 		f(w)
 	})
 }
