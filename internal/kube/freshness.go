@@ -33,7 +33,8 @@ type KindFreshness struct {
 	FailingSince time.Time
 	Err          error
 	// Stale is true when what was told may be out of date: the kind was never
-	// listed, its requests fail, or nothing was heard of it for Options.StaleAfter.
+	// listed, its requests fail, its watch ended some time ago and no other is open,
+	// or nothing was heard of it for Options.StaleAfter.
 	Stale bool
 }
 
@@ -69,6 +70,7 @@ type contact struct {
 	last           time.Time
 	failingSince   time.Time
 	err            error
+	closed         time.Time // when the last watch ended; zero while one is open
 	// bookmarks is true once a bookmark came: silence means something then.
 	bookmarks bool
 	cut       func() // ends the watch that is open; nil when none is
@@ -92,7 +94,8 @@ func (h *health) freshness() Freshness {
 		c := h.kinds[k]
 		x := KindFreshness{
 			Kind: k, Absent: c.absent, Listed: c.listed, LastContact: c.last, FailingSince: c.failingSince, Err: c.err,
-			Stale: !c.failingSince.IsZero() || !c.absent && (!c.listed || now.Sub(c.last) > h.staleAfter),
+			Stale: !c.failingSince.IsZero() || !c.absent && (!c.listed || now.Sub(c.last) > h.staleAfter ||
+				!c.closed.IsZero() && now.Sub(c.closed) > grace),
 		}
 		if c.err != nil && failureOf(c.err) == failUnreachable && (f.UnreachableSince.IsZero() || x.FailingSince.Before(f.UnreachableSince)) {
 			f.UnreachableSince, f.Unreachable = x.FailingSince, cause(c.err)
@@ -127,7 +130,7 @@ func (h *health) listed(k Kind) {
 // opened notes a watch that began, which cut ends.
 func (h *health) opened(k Kind, cut func()) {
 	h.update(k, func(c *contact) {
-		c.last, c.failingSince, c.err, c.cut = h.now(), time.Time{}, nil, cut
+		c.last, c.failingSince, c.err, c.closed, c.cut = h.now(), time.Time{}, nil, time.Time{}, cut
 	})
 }
 
@@ -135,7 +138,8 @@ func (h *health) opened(k Kind, cut func()) {
 func (h *health) closed(k Kind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.kinds[k].cut = nil
+	c := h.kinds[k]
+	c.closed, c.cut = h.now(), nil
 }
 
 // failed notes a request that failed.

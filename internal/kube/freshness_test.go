@@ -52,6 +52,14 @@ func TestStale(t *testing.T) {
 		"unreachable":                    {func(h *healthTest) { h.ready(); h.failed(Services, errRefused) }, true},
 		"unreachable, then a list alone": {func(h *healthTest) { h.ready(); h.failed(Services, errRefused); h.listed(Services) }, true},
 		"unreachable, then a watch":      {func(h *healthTest) { h.ready(); h.failed(Services, errRefused); h.opened(Services, func() {}) }, false},
+		"a watch ended":                  {func(h *healthTest) { h.ready(); h.closed(Services); h.at = h.at.Add(grace) }, false},
+		"no other follows":               {func(h *healthTest) { h.ready(); h.closed(Services); h.at = h.at.Add(grace + 1) }, true},
+		"another follows": {func(h *healthTest) {
+			h.ready()
+			h.closed(Services)
+			h.opened(Services, func() {})
+			h.at = h.at.Add(grace + 1)
+		}, false},
 		"no ServiceCIDRs there":          {func(h *healthTest) { h.ready(); h.gone(ServiceCIDRs); h.at = h.at.Add(time.Hour); h.everywhere() }, false},
 		"whether there are is not known": {func(h *healthTest) { h.ready(); h.gone(ServiceCIDRs); h.failed(ServiceCIDRs, errRefused) }, true},
 	} {

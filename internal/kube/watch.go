@@ -4,6 +4,8 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -29,6 +31,9 @@ const (
 	requestTimeout = 10 * time.Second
 	// listTimeout bounds a list, which may be tens of megabytes.
 	listTimeout = 2 * time.Minute
+	// startTimeout bounds the wait for a watch to begin. Some proxies pass on nothing
+	// before the first event, which may be a bookmark, a minute later.
+	startTimeout = 90 * time.Second
 	// lateEnd is how much longer than it was asked for a watch may last: an API
 	// server that forgot it must not be waited for.
 	lateEnd = 30 * time.Second
@@ -214,13 +219,12 @@ func (w *watcher) list(ctx context.Context, client *rest.RESTClient, o metav1.Li
 func (w *watcher) watch(ctx context.Context, client *rest.RESTClient, o metav1.ListOptions) (watch.Interface, error) {
 	w.params(&o)
 	o.Watch = true
-	cancel := context.CancelFunc(func() {})
-	if o.TimeoutSeconds != nil {
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+lateEnd)
-	} else {
-		ctx, cancel = context.WithCancel(ctx)
-	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+lateEnd) // a reflector always says
+	late := time.AfterFunc(startTimeout, cancel)
 	stream, err := client.Get().Resource(string(w.kind)).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+	if !late.Stop() && err != nil {
+		err = fmt.Errorf("begin a watch: no answer within %s", startTimeout)
+	}
 	if err != nil {
 		cancel()
 		return nil, err
@@ -231,6 +235,10 @@ func (w *watcher) watch(ctx context.Context, client *rest.RESTClient, o metav1.L
 		w.s.health.closed(w.kind)
 	}}, nil
 }
+
+// errNoAnswer is what became of a watch that client-go calls empty: its connection
+// timed out or ended before the API server said anything.
+var errNoAnswer = errors.New("no answer to a watch: the connection timed out or ended")
 
 // judge notes a request's failure.
 func (w *watcher) judge(ctx context.Context, err error, absent func()) {
