@@ -4,6 +4,7 @@ package demand
 
 import (
 	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ var clusterPorts = []uint16{80, 81}
 type cluster struct {
 	t *rapid.T
 	*node
+	twin      *Demand                   // the same history gives the same effects
 	allocated map[netip.Addr]plan.Sight // what an IPAddress object says
 	stored    map[netip.Addr]bool       // the Service
 	stream    []change                  // what the watch has yet to tell
@@ -55,9 +57,9 @@ type (
 )
 
 func newCluster(t *rapid.T) *cluster {
+	config := Config{Hold: propHold, Budget: 64, LookRate: clusterRate, LookBurst: clusterBurst}
 	c := &cluster{
-		t:         t,
-		node:      newNode(Config{Hold: propHold, Budget: 64, LookRate: clusterRate, LookBurst: clusterBurst}),
+		t: t, node: newNode(config), twin: New(config, nil),
 		allocated: map[netip.Addr]plan.Sight{}, stored: map[netip.Addr]bool{},
 		flights: map[uint64]*flight{}, dials: map[netip.AddrPort]*dial{},
 	}
@@ -68,6 +70,9 @@ func newCluster(t *rapid.T) *cluster {
 // step steps the node and holds it to its promises.
 func (c *cluster) step(evs ...Event) {
 	f := c.do(evs...)
+	if g := c.twin.Step(c.now, evs, c.w.look); !reflect.DeepEqual(f, g) {
+		c.t.Fatalf("effects %+v and %+v", f, g)
+	}
 	for _, l := range f.Look {
 		c.flights[l.Number] = &flight{LookAt: l}
 		c.begun++
