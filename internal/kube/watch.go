@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"time"
 
@@ -222,6 +223,9 @@ func (w *watcher) watch(ctx context.Context, client *rest.RESTClient, o metav1.L
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+lateEnd) // a reflector always says
 	late := time.AfterFunc(startTimeout, cancel)
 	stream, err := client.Get().Resource(string(w.kind)).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+	if reflect.TypeOf(stream) == unanswered {
+		err = errNoAnswer
+	}
 	if !late.Stop() && err != nil {
 		err = fmt.Errorf("begin a watch: no answer within %s", startTimeout)
 	}
@@ -236,9 +240,12 @@ func (w *watcher) watch(ctx context.Context, client *rest.RESTClient, o metav1.L
 	}}, nil
 }
 
-// errNoAnswer is what became of a watch that client-go calls empty: its connection
-// timed out or ended before the API server said anything.
-var errNoAnswer = errors.New("no answer to a watch: the connection timed out or ended")
+// A watch whose connection times out or ends before the API server says anything is
+// no error for client-go, but an empty watch.
+var (
+	unanswered  = reflect.TypeOf(watch.NewEmptyWatch())
+	errNoAnswer = errors.New("begin a watch: the connection timed out or ended")
+)
 
 // judge notes a request's failure.
 func (w *watcher) judge(ctx context.Context, err error, absent func()) {
