@@ -30,10 +30,21 @@ func place(o Object) (kind, key, error) {
 	return k, at, nil
 }
 
+// known reports as an error that a custom kind has no CRD now.
+func (s *Server) known(k kind, at key) error {
+	if k.custom && len(k.versions(s)) == 0 {
+		return apierrors.NewNotFound(k.groupResource(), at.name)
+	}
+	return nil
+}
+
 // Create stores a new object. UID and creation time are given unless they are
 // set. It errs as an API server does when there is one of that name.
 func (s *Server) Create(o Object) error {
 	k, at, err := place(o)
+	if err == nil {
+		err = s.known(k, at)
+	}
 	if err != nil {
 		return err
 	}
@@ -155,10 +166,14 @@ func (s *Server) Delete(o Object) error {
 }
 
 // Apply creates or replaces objects. It panics for objects that no API server
-// would take, which are mistakes in the test.
+// would take, among them ServiceImports without their CRD, which are mistakes in
+// the test.
 func (s *Server) Apply(objects ...Object) {
 	for _, o := range objects {
 		k, at, err := place(o)
+		if err == nil {
+			err = s.known(k, at)
+		}
 		if err != nil {
 			panic("apitest: " + err.Error())
 		}
