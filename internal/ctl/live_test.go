@@ -72,7 +72,10 @@ func serveAgent(t *testing.T, h http.Handler) string {
 
 func liveRows() []api.ServiceRow {
 	return []api.ServiceRow{
-		{Address: "10.96.0.99:80", Class: "unknown", Answer: "refuse", Reason: "no-service", Demand: "asked"},
+		{
+			Address: "10.96.0.99:80", Class: "unknown", Answer: "refuse", Reason: "no-service", Demand: "asked",
+			Live: api.Live{Asked: true, Looked: "absent at 2026-08-30T12:00:00Z"},
+		},
 		{
 			Address: "10.96.0.10:80", Service: &api.ServiceRef{Namespace: "shop", Name: "web", Port: "http"},
 			Class: "service", Answer: "balance", Used: 2, Ready: 2, Total: 4, Balancing: "round-robin", Demand: "asked",

@@ -75,7 +75,7 @@ func listed(rows []api.ServiceRow, namespace string) []api.ServiceRow {
 func serviceTable(rows []api.ServiceRow, wide bool) *table {
 	t := &table{head: []string{"NAMESPACE", "SERVICE", "ADDRESS", "CLASS", "ANSWER", "ENDPOINTS", "BALANCING", "DEMAND", "CONNS", "REASON"}}
 	if wide {
-		t.head = append(t.head, "POLICY", "ACTIVE", "LAST DIAL", "NACK")
+		t.head = append(t.head, "POLICY", "ACTIVE", "LAST DIAL", "LOOKED", "NACK")
 	}
 	for _, r := range rows {
 		namespace, service := "-", "-"
@@ -91,7 +91,7 @@ func serviceTable(rows []api.ServiceRow, wide bool) *table {
 			if p := r.Policy; p != nil {
 				policy = fmt.Sprintf("affinity=%s,internal=%s,topology=%s", p.Affinity, p.InternalTrafficPolicy, p.Topology)
 			}
-			cells = append(cells, policy, strconv.FormatUint(r.Live.Active, 10), orDash(r.Live.LastDial), orDash(r.Live.Nack))
+			cells = append(cells, policy, strconv.FormatUint(r.Live.Active, 10), orDash(r.Live.LastDial), orDash(r.Live.Looked), orDash(r.Live.Nack))
 		}
 		style := stylePlain
 		if r.Answer == "refuse" || r.Live.Nack != "" {
