@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"strconv"
@@ -17,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/sandbox/echo"
 )
 
@@ -138,7 +141,7 @@ func (c *Cluster) EnvoyMetric(ctx context.Context, name string) ([]Sample, error
 
 // AgentMetric reads one of the agent's metrics.
 func (c *Cluster) AgentMetric(ctx context.Context, name string) ([]Sample, error) {
-	b, err := call(ctx, clientIn(c.nodeNS()), "GET", "http://127.0.0.1:18090/metrics", nil)
+	b, err := call(ctx, clientIn(c.nodeNS()), http.MethodGet, "http://127.0.0.1:18090/metrics", nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent for its metrics: %w", err)
 	}
@@ -147,7 +150,7 @@ func (c *Cluster) AgentMetric(ctx context.Context, name string) ([]Sample, error
 
 // KubeProxyMetric reads one of kube-proxy's metrics.
 func (c *Cluster) KubeProxyMetric(ctx context.Context, name string) ([]Sample, error) {
-	b, err := call(ctx, clientIn(c.nodeNS()), "GET", "http://"+kubeProxyMetrics+"/metrics", nil)
+	b, err := call(ctx, clientIn(c.nodeNS()), http.MethodGet, "http://"+kubeProxyMetrics+"/metrics", nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask kube-proxy for its metrics: %w", err)
 	}
@@ -183,4 +186,21 @@ func samplesOf(text []byte, name string) ([]Sample, error) {
 		out = append(out, s)
 	}
 	return out, lines.Err()
+}
+
+// AgentStatus asks our node's agent for its status.
+func (c *Cluster) AgentStatus(ctx context.Context) (api.Status, error) {
+	var st api.Status
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", c.Node.Paths().AgentSocket)
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	b, err := call(ctx, client, http.MethodGet, "http://unix/v1/status", nil)
+	if err == nil {
+		err = json.Unmarshal(b, &st)
+	}
+	if err != nil {
+		return st, fmt.Errorf("ask the agent for its status: %w", err)
+	}
+	return st, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // prepareCredentials makes certificates, the kubeconfigs of who is known by one,
@@ -123,4 +125,32 @@ func (c *Cluster) applyRights(ctx context.Context, yaml []byte) (account *unstru
 		}
 	}
 	return account, nil
+}
+
+// AgentMay asks kube-apiserver, with the agent's own kubeconfig, whether the agent
+// may do something in all namespaces.
+func (c *Cluster) AgentMay(ctx context.Context, verb, group, resource string) (bool, error) {
+	conf, err := clientcmd.BuildConfigFromFlags("", c.paths.kubeconfig("aether-agent"))
+	if err != nil {
+		return false, fmt.Errorf("read the agent's kubeconfig: %w", err)
+	}
+	conf.Dial = dialIn(c.cfg.controlNS())
+	made, err := rest.HTTPClientFor(conf)
+	if err != nil {
+		return false, fmt.Errorf("make client: %w", err)
+	}
+	defer made.CloseIdleConnections()
+	client, err := kubernetes.NewForConfigAndClient(conf, made)
+	if err != nil {
+		return false, fmt.Errorf("make client: %w", err)
+	}
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: group, Resource: resource,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("ask what the agent may do: %w", err)
+	}
+	return review.Status.Allowed, nil
 }
