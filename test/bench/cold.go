@@ -16,18 +16,19 @@ import (
 
 	"aether.io/aether/internal/sandbox"
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/bench/figure"
 )
 
 // FirstConnections compares the first connection to a Service port that this
 // node was never asked for with later ones, in one source mode. All times are
 // milliseconds from connect to the end of the first answer.
 type FirstConnections struct {
-	Source string       `json:"source"`
-	Cold   Distribution `json:"cold"`
-	Warm   Distribution `json:"warm"`
+	Source string              `json:"source"`
+	Cold   figure.Distribution `json:"cold"`
+	Warm   figure.Distribution `json:"warm"`
 	// Over is what each cold connection took over the median of the warm ones of
 	// the same name.
-	Over Distribution `json:"over"`
+	Over figure.Distribution `json:"over"`
 	// Others is the share of the machine, 0 to 1, that went to something else.
 	Others  float64      `json:"others"`
 	Samples []ColdSample `json:"samples,omitempty"`
@@ -70,7 +71,7 @@ func (f *FirstConnections) dial(ctx context.Context, node *sandbox.Node, cold []
 	if err != nil {
 		return err
 	}
-	began, err := usageOf(processes)
+	began, err := figure.UsageOf(processes)
 	if err != nil {
 		return err
 	}
@@ -80,11 +81,11 @@ func (f *FirstConnections) dial(ctx context.Context, node *sandbox.Node, cold []
 		_, which := coldSamples(out, targets)
 		return errors.Join(fmt.Errorf("dial %d cold names: %w", len(cold), err), which)
 	}
-	ended, err := usageOf(processes)
+	ended, err := figure.UsageOf(processes)
 	if err != nil {
 		return err
 	}
-	f.Others = ended.othersSince(began, runtime.NumCPU())
+	f.Others = ended.OthersSince(began, runtime.NumCPU())
 	if f.Samples, err = coldSamples(out, targets); err != nil {
 		return err
 	}
@@ -130,9 +131,9 @@ func (f *FirstConnections) summarise() {
 	for _, s := range f.Samples {
 		cold = append(cold, s.Cold)
 		warm = append(warm, s.Warm...)
-		over = append(over, s.Cold-median(s.Warm))
+		over = append(over, s.Cold-figure.Median(s.Warm))
 	}
-	f.Cold, f.Warm, f.Over = distributionOf(cold), distributionOf(warm), distributionOf(over)
+	f.Cold, f.Warm, f.Over = figure.Of(cold), figure.Of(warm), figure.Of(over)
 }
 
 // knownOf counts the targets that Envoy has a cluster for.

@@ -4,11 +4,12 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"aether.io/aether/test/bench/figure"
 )
 
 // The documents of a run, in the repository.
@@ -42,7 +43,7 @@ func writeDocs(root, file string) error {
 	if err != nil {
 		return fmt.Errorf("read the document: %w", err)
 	}
-	changed, err := withFigures(string(text), r.markdown())
+	changed, err := figure.Between(string(text), figuresBegin, figuresEnd, r.markdown())
 	if err != nil {
 		return fmt.Errorf("%s: %w", docsText, err)
 	}
@@ -92,16 +93,6 @@ func (r *Report) dropSamples() {
 	}
 }
 
-// withFigures puts figures between the lines that are there for them.
-func withFigures(text, figures string) (string, error) {
-	before, rest, found := strings.Cut(text, figuresBegin)
-	_, after, closed := strings.Cut(rest, figuresEnd)
-	if !found || !closed {
-		return "", errors.New("it has no lines for figures")
-	}
-	return before + figuresBegin + figures + figuresEnd + after, nil
-}
-
 // markdown is the report as the document has it.
 func (r *Report) markdown() string {
 	var b strings.Builder
@@ -109,15 +100,9 @@ func (r *Report) markdown() string {
 	fmt.Fprintf(&b, "\n%s, Linux %s, %d cores (%s), Envoy %s, wrk %s, HAProxy %s; %d pairs. Others used %s of the machine "+
 		"(median of each part); the load average before the run was %.1f.\n\n",
 		r.Began.Format("2006-01-02"), m.Kernel, m.Cores, m.CPU, m.Envoy, m.Wrk, m.HAProxy, r.Settings.Pairs, r.others(), m.LoadBefore)
-	table(&b, rowHeads)
-	for _, row := range r.Rows {
-		table(&b, row.cells())
-	}
+	b.WriteString(figure.Markdown(figure.Heads, figure.Cells(r.Rows)))
 	b.WriteString("\n")
-	table(&b, laneHeads)
-	for _, cells := range r.laneCells() {
-		table(&b, cells)
-	}
+	b.WriteString(figure.Markdown(laneHeads, r.laneCells()))
 	b.WriteString("\n")
 	return b.String()
 }
@@ -137,14 +122,6 @@ func (r *Report) others() string {
 	for _, s := range r.Scale {
 		shares = append(shares, s.Others)
 	}
-	d := distributionOf(shares)
+	d := figure.Of(shares)
 	return fmt.Sprintf("%.0f – %.0f %%", 100*d.Min, 100*d.Max)
-}
-
-// table writes a line of a table, with the rule below the heads.
-func table(b *strings.Builder, cells []string) {
-	b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
-	if cells[0] == rowHeads[0] || cells[0] == laneHeads[0] {
-		b.WriteString(strings.Repeat("|---", len(cells)) + "|\n")
-	}
 }

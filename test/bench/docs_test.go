@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"aether.io/aether/test/bench/figure"
 )
 
 const root = "../.."
@@ -34,7 +36,7 @@ func TestDocumentedFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := withFigures(string(text), r.markdown())
+	want, err := figure.Between(string(text), figuresBegin, figuresEnd, r.markdown())
 	if err != nil {
 		t.Fatalf("%s: %v", docsText, err)
 	}

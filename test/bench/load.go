@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/bench/figure"
 )
 
 // lane is one way from a pod to the servers.
@@ -50,27 +51,27 @@ type Load struct {
 	// Versus compares the capture lane with each of the others.
 	Versus map[string]Ratio `json:"captureVersus"`
 	// Others is the share of the machine that went to something else.
-	Others  Distribution `json:"others"`
-	Samples []LoadSample `json:"samples,omitempty"`
+	Others  figure.Distribution `json:"others"`
+	Samples []LoadSample        `json:"samples,omitempty"`
 }
 
 // Lane says how one lane did on its own.
 type Lane struct {
-	PerSecond Distribution `json:"perSecond"`
-	P50       Distribution `json:"p50ms"`
-	P99       Distribution `json:"p99ms"`
-	CPU       Distribution `json:"cpuMicroseconds"`     // of its proxy, per request
-	All       Distribution `json:"allMicroseconds"`     // of proxy, servers and client, per request
-	Machine   Distribution `json:"machineMicroseconds"` // of the whole machine, per request
+	PerSecond figure.Distribution `json:"perSecond"`
+	P50       figure.Distribution `json:"p50ms"`
+	P99       figure.Distribution `json:"p99ms"`
+	CPU       figure.Distribution `json:"cpuMicroseconds"`     // of its proxy, per request
+	All       figure.Distribution `json:"allMicroseconds"`     // of proxy, servers and client, per request
+	Machine   figure.Distribution `json:"machineMicroseconds"` // of the whole machine, per request
 }
 
 // Ratio compares a lane with the first one.
 type Ratio struct {
-	PerSecond Distribution `json:"perSecond"`
-	P50       Distribution `json:"p50"`
-	P99       Distribution `json:"p99"`
-	CPU       Distribution `json:"cpu"`
-	All       Distribution `json:"all"`
+	PerSecond figure.Distribution `json:"perSecond"`
+	P50       figure.Distribution `json:"p50"`
+	P99       figure.Distribution `json:"p99"`
+	CPU       figure.Distribution `json:"cpu"`
+	All       figure.Distribution `json:"all"`
 }
 
 // LoadSample is one lane under load once.
@@ -262,7 +263,7 @@ func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Dura
 	if err != nil {
 		return s, err
 	}
-	began, err := usageOf(l.processes())
+	began, err := figure.UsageOf(l.processes())
 	if err != nil {
 		return s, err
 	}
@@ -274,15 +275,15 @@ func (l *loader) sample(ctx context.Context, lane lane, kind string, d time.Dura
 	if err != nil {
 		return s, err
 	}
-	ended, err := usageOf(l.processes())
+	ended, err := figure.UsageOf(l.processes())
 	if err != nil {
 		return s, err
 	}
 	each := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(r.Requests) }
 	s.Requests, s.PerSecond = r.Requests, float64(r.Requests)/r.Microseconds*1e6
 	s.P50, s.P99, s.Max = r.P50/1000, r.P99/1000, r.Max/1000
-	s.CPU, s.All, s.Machine = each(after-before), each(ended.ours-began.ours), each(ended.machine-began.machine)
-	s.Others = ended.othersSince(began, runtime.NumCPU())
+	s.CPU, s.All, s.Machine = each(after-before), each(ended.OursSince(began)), each(ended.MachineSince(began))
+	s.Others = ended.OthersSince(began, runtime.NumCPU())
 	if lane.log == "" {
 		return s, nil
 	}
@@ -294,7 +295,7 @@ func (l lane) used() (time.Duration, error) {
 	if l.pid == nil {
 		return 0, nil
 	}
-	return cpuTime(l.pid())
+	return figure.CPUTime(l.pid())
 }
 
 // wrk is the load itself.
@@ -372,14 +373,14 @@ func (r *Load) summarise(names []string) {
 			others = append(others, s.Others)
 		}
 	}
-	r.Others = distributionOf(others)
+	r.Others = figure.Of(others)
 	r.Lanes, r.Ratios, r.Versus = map[string]Lane{}, map[string]Ratio{}, map[string]Ratio{}
 	base, capture := r.of(names[0]), r.of(captureName)
 	for _, name := range names {
 		own := r.of(name)
 		r.Lanes[name] = Lane{
-			PerSecond: distributionOf(own.perSecond), P50: distributionOf(own.p50), P99: distributionOf(own.p99),
-			CPU: distributionOf(own.cpu), All: distributionOf(own.all), Machine: distributionOf(own.machine),
+			PerSecond: figure.Of(own.perSecond), P50: figure.Of(own.p50), P99: figure.Of(own.p99),
+			CPU: figure.Of(own.cpu), All: figure.Of(own.all), Machine: figure.Of(own.machine),
 		}
 		if name != names[0] {
 			r.Ratios[name] = own.over(base)
@@ -414,12 +415,12 @@ func (s series) over(base series) Ratio {
 }
 
 // ratios divides round by round. What cost nothing cannot be divided by.
-func ratios(of, to []float64) Distribution {
+func ratios(of, to []float64) figure.Distribution {
 	var out []float64
 	for i := range min(len(of), len(to)) {
 		if to[i] > 0 {
 			out = append(out, of[i]/to[i])
 		}
 	}
-	return distributionOf(out)
+	return figure.Of(out)
 }

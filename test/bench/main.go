@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/bench/figure"
 )
 
 // Settings say what to measure and for how long.
@@ -264,7 +265,7 @@ func (b *bench) parts(s Settings, r *Report) []part {
 		}, rowRolling)
 	}
 	for _, size := range s.Scale.Services {
-		add(thousands(size)+" Services", func(ctx context.Context) error {
+		add(figure.Thousands(size)+" Services", func(ctx context.Context) error {
 			l, err := b.measureScale(ctx, size, s.Scale)
 			if err == nil {
 				r.Scale = append(r.Scale, l)

@@ -19,6 +19,7 @@ import (
 
 	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/bench/figure"
 )
 
 // MemorySettings say of how many the cost of one is taken: each time after a few
@@ -101,7 +102,7 @@ func (b *bench) measureMemory(ctx context.Context, s MemorySettings) (Memory, er
 		if g.envoy, err = envoyOf(ctx, n); err != nil {
 			return err
 		}
-		if m.BaseMiB, err = residentMiB(g.envoy); err != nil {
+		if m.BaseMiB, err = figure.ResidentMiB(g.envoy); err != nil {
 			return err
 		}
 		names := func(block int) func(from, to int) error {
@@ -211,7 +212,7 @@ func (g *grower) read(ctx context.Context) (f footprint, err error) {
 		return nil
 	})
 	if err == nil {
-		f.resident, err = residentMiB(g.envoy)
+		f.resident, err = figure.ResidentMiB(g.envoy)
 	}
 	return f, err
 }

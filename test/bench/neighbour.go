@@ -13,6 +13,7 @@ import (
 
 	"aether.io/aether/internal/sandbox"
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/bench/figure"
 )
 
 // Neighbour is how a pod fares while another one misbehaves: the same paced dials,
@@ -24,13 +25,13 @@ type Neighbour struct {
 
 // NeighbourKind is one thing that the other pod does. Milliseconds.
 type NeighbourKind struct {
-	Name string       `json:"name"`
-	P50  Distribution `json:"p50ms"`
-	P99  Distribution `json:"p99ms"`
+	Name string              `json:"name"`
+	P50  figure.Distribution `json:"p50ms"`
+	P99  figure.Distribution `json:"p99ms"`
 	// Over is each round's p99 over the quiet one's of the same round.
-	Over Distribution `json:"p99OverQuiet"`
+	Over figure.Distribution `json:"p99OverQuiet"`
 	// PerSecond is how many connections per second the other pod made.
-	PerSecond Distribution `json:"hostilePerSecond"`
+	PerSecond figure.Distribution `json:"hostilePerSecond"`
 }
 
 // NeighbourSettings say how often and for how long.
@@ -111,8 +112,8 @@ func (b *bench) measureNeighbour(ctx context.Context, s NeighbourSettings) (Neig
 	})
 	for i, deed := range deeds {
 		kinds[i] = NeighbourKind{
-			Name: deed.name, P50: distributionOf(p50[i]), P99: distributionOf(p99[i]),
-			Over: distributionOf(over[i]), PerSecond: distributionOf(rates[i]),
+			Name: deed.name, P50: figure.Of(p50[i]), P99: figure.Of(p99[i]),
+			Over: figure.Of(over[i]), PerSecond: figure.Of(rates[i]),
 		}
 	}
 	return Neighbour{kinds}, err

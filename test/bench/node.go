@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -158,37 +157,6 @@ func cutLast(s, sep string) (before, after string, found bool) {
 		return s, "", false
 	}
 	return s[:i], s[i+len(sep):], true
-}
-
-// residentMiB is a process's resident memory.
-func residentMiB(pid int) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, fmt.Errorf("read memory in use: %w", err)
-	}
-	for line := range bytes.Lines(b) {
-		if f := strings.Fields(string(line)); len(f) == 3 && f[0] == "VmRSS:" {
-			kib, err := strconv.ParseFloat(f[1], 64)
-			return kib / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("process %d tells no memory in use", pid)
-}
-
-// cpuShare is how much of one core a process uses over some time.
-func cpuShare(ctx context.Context, pid int, d time.Duration) (float64, error) {
-	before, err := cpuTime(pid)
-	if err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	after, err := cpuTime(pid)
-	return float64(after-before) / float64(time.Since(began)), err
 }
 
 // replace replaces a file in one step.

@@ -138,14 +138,3 @@ func TestReadMetrics(t *testing.T) {
 	_, err = readMetrics(strings.NewReader(""))
 	wantError(t, err, "no metrics")
 }
-
-func TestUnits(t *testing.T) {
-	for want, got := range map[string]string{
-		"0.500": ratio.write(0.5), "2.50 ms": millis.write(2.5), "12.3 % of a core": coreShare.write(0.123),
-		"50/s": rate.write(49.9), "3.1 KiB": kibibytes.write(3.12), "999": thousands(999), "10,000": thousands(10_000), "1,000,050": thousands(1_000_050),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -135,76 +134,6 @@ func TestColdSamples(t *testing.T) {
 	wantError(t, err, "want 10.96.16.1:80 and ok")
 	_, err = coldSamples(said(same)[:1000], targets)
 	wantError(t, err, "of 26")
-}
-
-func TestBusyTime(t *testing.T) {
-	cases := []struct {
-		name, stat string
-		want       time.Duration
-		err        string
-	}{
-		{"idle and iowait do not count", "cpu  100 1 20 5000 300 4 5 6 70 8\ncpu0 1 2 3 4 5 6 7 8\n", 1360 * time.Millisecond, ""},
-		{"too short", "cpu 1 2 3\n", 0, "unknown line"},
-		{"not the sum", "cpu0 1 2 3 4 5 6 7 8 9\n", 0, "unknown line"},
-		{"not a number", "cpu 1 2 x 4 5 6 7 8 9\n", 0, "invalid syntax"},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			got, err := busyTime([]byte(c.stat))
-			wantError(t, err, c.err)
-			if got != c.want {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-		})
-	}
-}
-
-// TestUsageTellsOthersApart: what this process burns is ours, what a child that
-// nobody has waited for burns is not, until it is waited for.
-func TestUsageTellsOthersApart(t *testing.T) {
-	before, err := usageOf(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	child := exec.Command("sh", "-c", "while :; do :; done")
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = child.Process.Kill() })
-	var used time.Duration
-	err = eventually(t.Context(), 20*time.Second, func() error {
-		var err error
-		if used, err = cpuTime(child.Process.Pid); err == nil && used < 300*time.Millisecond {
-			err = fmt.Errorf("the child has run for %v", used)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := usageOf(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	member, err := usageOf([]int{child.Process.Pid})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := member.ours - stranger.ours; got < used {
-		t.Errorf("counted as ours the child adds %v, it had run for %v", got, used)
-	}
-	if share := stranger.othersSince(before, 1); share <= 0 {
-		t.Errorf("the child's share is %v", share)
-	}
-	_ = child.Process.Kill()
-	_ = child.Wait() // killed
-	waited, err := usageOf(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := waited.ours - stranger.ours; got < used {
-		t.Errorf("waited for, the child adds %v, it had run for %v", got, used)
-	}
 }
 
 func TestCalm(t *testing.T) {

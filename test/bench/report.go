@@ -3,15 +3,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
+
+	"aether.io/aether/test/bench/figure"
 )
 
 // Report is the machine-readable copy of a run.
@@ -20,7 +16,7 @@ type Report struct {
 	Seconds  float64            `json:"seconds"`
 	Machine  Machine            `json:"machine"`
 	Settings Settings           `json:"settings"`
-	Rows     []Row              `json:"rows"`
+	Rows     []figure.Row       `json:"rows"`
 	First    []FirstConnections `json:"firstConnections,omitempty"`
 	Rolling  []Rolling          `json:"rolling,omitempty"`
 	Load     []Load             `json:"load,omitempty"`
@@ -34,107 +30,17 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Row is one figure of the table, with its spread where it is a median of many.
-type Row struct {
-	Measure string        `json:"measure"`
-	Source  string        `json:"source"`
-	Unit    Unit          `json:"unit"`
-	Figure  float64       `json:"figure"`
-	Spread  *Distribution `json:"spread,omitempty"`
-	Bar     *Bar          `json:"bar,omitempty"`
-}
-
-// Unit is what a figure is in.
-type Unit string
-
-// The units.
-const (
-	millis    Unit = "ms"
-	micros    Unit = "µs"
-	ratio     Unit = "ratio"
-	kibibytes Unit = "KiB"
-	mebibytes Unit = "MiB"
-	seconds   Unit = "s"
-	coreShare Unit = "% of a core"
-	rate      Unit = "/s"
-)
-
-// write is a figure in words.
-func (u Unit) write(v float64) string {
-	switch u {
-	case ratio:
-		return fmt.Sprintf("%.3f", v)
-	case millis, seconds:
-		return fmt.Sprintf("%.2f %s", v, u)
-	case coreShare:
-		return fmt.Sprintf("%.1f %s", 100*v, u)
-	case rate:
-		return fmt.Sprintf("%.0f/s", v)
-	default:
-		return fmt.Sprintf("%.1f %s", v, u)
-	}
-}
-
-// Bar is what a figure must reach.
-type Bar struct {
-	AtLeast float64 `json:"atLeast,omitempty"`
-	AtMost  float64 `json:"atMost,omitempty"`
-	Met     bool    `json:"met"`
-	// Unsure is true when the bar lies within what the samples leave open.
-	Unsure bool `json:"unsure,omitempty"`
-}
-
-// atLeast and atMost set the bar of a row.
-func (r Row) atLeast(limit float64) Row {
-	r.Bar = &Bar{AtLeast: limit, Met: r.Figure >= limit, Unsure: r.leavesOpen(limit)}
-	return r
-}
-
-func (r Row) atMost(limit float64) Row {
-	r.Bar = &Bar{AtMost: limit, Met: r.Figure <= limit, Unsure: r.leavesOpen(limit)}
-	return r
-}
-
-func (r Row) leavesOpen(limit float64) bool {
-	return r.Spread != nil && r.Spread.Low < limit && limit < r.Spread.High
-}
-
-// limit and verdict are the bar's in words.
-func (b *Bar) limit() string {
-	switch {
-	case b == nil:
-		return ""
-	case b.AtLeast != 0:
-		return fmt.Sprintf("≥ %g", b.AtLeast)
-	}
-	return fmt.Sprintf("≤ %g", b.AtMost)
-}
-
-func (b *Bar) verdict() string {
-	switch {
-	case b == nil:
-		return ""
-	case b.Met && b.Unsure:
-		return "✔ not for sure"
-	case b.Met:
-		return "✔"
-	case b.Unsure:
-		return "✖ not for sure"
-	}
-	return "✖"
-}
-
 // rows makes the table of a report.
-func (r *Report) rows() []Row {
-	var out []Row
+func (r *Report) rows() []figure.Row {
+	var out []figure.Row
 	for _, f := range r.First {
 		out = append(out,
-			middle("first connection, p50", f.Source, millis, f.Cold),
-			tail("first connection, p99", f.Source, f.Cold),
-			middle("later connection, p50", f.Source, millis, f.Warm),
-			tail("later connection, p99", f.Source, f.Warm),
-			middle("first over later, p50", f.Source, millis, f.Over).atMost(4),
-			tail("first over later, p99", f.Source, f.Over).atMost(10),
+			figure.Middle("first connection, p50", f.Source, figure.Millis, f.Cold),
+			figure.Tail("first connection, p99", f.Source, f.Cold),
+			figure.Middle("later connection, p50", f.Source, figure.Millis, f.Warm),
+			figure.Tail("later connection, p99", f.Source, f.Warm),
+			figure.Middle("first over later, p50", f.Source, figure.Millis, f.Over).AtMost(4),
+			figure.Tail("first over later, p99", f.Source, f.Over).AtMost(10),
 		)
 	}
 	for _, l := range r.Rolling {
@@ -148,144 +54,119 @@ func (r *Report) rows() []Row {
 	}
 	if n := len(r.Scale); n > 1 && r.Scale[0].Told.Median > 0 {
 		first, last := r.Scale[0], r.Scale[n-1]
-		out = append(out, Row{
-			Measure: fmt.Sprintf("change told → acknowledged, p50 at %s over at %s Services", thousands(last.Services), thousands(first.Services)),
-			Unit:    ratio, Figure: last.Told.Median / first.Told.Median,
+		out = append(out, figure.Row{
+			Measure: fmt.Sprintf("change told → acknowledged, p50 at %s over at %s Services", figure.Thousands(last.Services), figure.Thousands(first.Services)),
+			Unit:    figure.Ratio, Figure: last.Told.Median / first.Told.Median,
 		})
 	}
 	return append(append(out, r.Memory.rows()...), r.Neighbour.rows()...)
 }
 
-func (r *Rolling) rows() []Row {
-	of := func(what string, u Unit, v float64) Row {
-		return Row{Measure: "while rolling: " + what, Source: r.Source, Unit: u, Figure: v}
+func (r *Rolling) rows() []figure.Row {
+	of := func(what string, u figure.Unit, v float64) figure.Row {
+		return figure.Row{Measure: "while rolling: " + what, Source: r.Source, Unit: u, Figure: v}
 	}
-	return []Row{
-		middle("first over later while rolling, p50", r.Source, millis, r.Over),
-		tail("first over later while rolling, p99", r.Source, r.Over).atMost(25),
-		of("slices replaced", rate, r.Replaced),
-		of("assignments to Envoy", rate, r.Sent),
-		of("the agent's answer, mean", millis, r.Answer),
-		of("Envoy's acknowledgement of a cluster, mean", millis, r.Acknowledge),
-		of("CPU of the agent", coreShare, r.AgentCPU),
-		of("CPU of Envoy", coreShare, r.EnvoyCPU),
+	return []figure.Row{
+		figure.Middle("first over later while rolling, p50", r.Source, figure.Millis, r.Over),
+		figure.Tail("first over later while rolling, p99", r.Source, r.Over).AtMost(25),
+		of("slices replaced", figure.PerSecond, r.Replaced),
+		of("assignments to Envoy", figure.PerSecond, r.Sent),
+		of("the agent's answer, mean", figure.Millis, r.Answer),
+		of("Envoy's acknowledgement of a cluster, mean", figure.Millis, r.Acknowledge),
+		of("CPU of the agent", figure.CoreShare, r.AgentCPU),
+		of("CPU of Envoy", figure.CoreShare, r.EnvoyCPU),
 	}
 }
 
 // rows are one size's.
-func (r *Scale) rows() []Row {
-	at := fmt.Sprintf(" at %s Services, %s endpoints", thousands(r.Services), thousands(r.Endpoints))
-	of := func(what string, u Unit, v float64) Row { return Row{Measure: what + at, Unit: u, Figure: v} }
-	return []Row{
-		middle("change told → acknowledged, p50"+at, "", millis, r.Told),
-		tail("change told → acknowledged, p99"+at, "", r.Told).atMost(20),
-		middle("file renamed → first connection to the new endpoint, p50"+at, "", millis, r.Renamed),
-		tail("file renamed → first connection to the new endpoint, p99"+at, "", r.Renamed),
-		of("memory of the agent", mebibytes, r.IdleMiB),
-		of("memory of the agent while 50 slices a second change", mebibytes, r.BusyMiB),
-		of("CPU of the agent", coreShare, r.IdleCPU),
-		of("CPU of the agent while 50 slices a second change", coreShare, r.BusyCPU),
-		of("start of the node", seconds, r.Start),
+func (r *Scale) rows() []figure.Row {
+	at := fmt.Sprintf(" at %s Services, %s endpoints", figure.Thousands(r.Services), figure.Thousands(r.Endpoints))
+	of := func(what string, u figure.Unit, v float64) figure.Row {
+		return figure.Row{Measure: what + at, Unit: u, Figure: v}
+	}
+	return []figure.Row{
+		figure.Middle("change told → acknowledged, p50"+at, "", figure.Millis, r.Told),
+		figure.Tail("change told → acknowledged, p99"+at, "", r.Told).AtMost(20),
+		figure.Middle("file renamed → first connection to the new endpoint, p50"+at, "", figure.Millis, r.Renamed),
+		figure.Tail("file renamed → first connection to the new endpoint, p99"+at, "", r.Renamed),
+		of("memory of the agent", figure.Mebibytes, r.IdleMiB),
+		of("memory of the agent while 50 slices a second change", figure.Mebibytes, r.BusyMiB),
+		of("CPU of the agent", figure.CoreShare, r.IdleCPU),
+		of("CPU of the agent while 50 slices a second change", figure.CoreShare, r.BusyCPU),
+		of("start of the node", figure.Seconds, r.Start),
 	}
 }
 
 // memoryBars are KiB.
 var memoryBars = map[string]float64{costListener: 75, costService: 80, costEndpoint: 4}
 
-func (m *Memory) rows() []Row {
+func (m *Memory) rows() []figure.Row {
 	if m == nil {
 		return nil
 	}
-	out := []Row{{Measure: "Envoy with one pod and no name, resident", Unit: mebibytes, Figure: m.BaseMiB}}
+	out := []figure.Row{{Measure: "Envoy with one pod and no name, resident", Unit: figure.Mebibytes, Figure: m.BaseMiB}}
 	for _, c := range m.Costs {
-		row := Row{Measure: "Envoy, each " + c.What, Unit: kibibytes, Figure: c.Allocated}
+		row := figure.Row{Measure: "Envoy, each " + c.What, Unit: figure.Kibibytes, Figure: c.Allocated}
 		if limit, ok := memoryBars[c.What]; ok {
-			row = row.atMost(limit)
+			row = row.AtMost(limit)
 		}
 		out = append(out, row)
 	}
 	return out
 }
 
-func (n *Neighbour) rows() []Row {
+func (n *Neighbour) rows() []figure.Row {
 	if n == nil {
 		return nil
 	}
-	var out []Row
+	var out []figure.Row
 	for _, k := range n.Kinds {
 		switch k.Name {
 		case quietName:
-			out = append(out, middle("neighbour's p99, quiet", "pod", millis, k.P99))
+			out = append(out, figure.Middle("neighbour's p99, quiet", "pod", figure.Millis, k.P99))
 		case pastName:
-			out = append(out, middle("neighbour's p99 over quiet: "+k.Name, "pod", ratio, k.Over))
+			out = append(out, figure.Middle("neighbour's p99 over quiet: "+k.Name, "pod", figure.Ratio, k.Over))
 		default:
-			out = append(out, middle("neighbour's p99 over quiet: "+k.Name, "pod", ratio, k.Over).atMost(2))
+			out = append(out, figure.Middle("neighbour's p99 over quiet: "+k.Name, "pod", figure.Ratio, k.Over).AtMost(2))
 		}
 	}
 	return out
-}
-
-// thousands writes a number with commas.
-func thousands(n int) string {
-	if n < 1000 {
-		return strconv.Itoa(n)
-	}
-	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
 // newBar is the bar of new connections per second. A pod-sourced connection
 // enters the pod's namespace and leaves by the pod's interface.
 var newBar = map[string]float64{"pod": 0.85, "node": 0.95}
 
-func (r *Load) rows() []Row {
+func (r *Load) rows() []figure.Row {
 	over := r.Ratios[captureName]
-	of := func(what string, d Distribution) Row { return middle("capture ÷ bare, "+what, r.Source, ratio, d) }
-	var out []Row
+	of := func(what string, d figure.Distribution) figure.Row {
+		return figure.Middle("capture ÷ bare, "+what, r.Source, figure.Ratio, d)
+	}
+	var out []figure.Row
 	what := "requests/s"
 	if r.Kind == newConnections {
 		what = "connections/s"
-		out = []Row{
-			of("new connections/s", over.PerSecond).atLeast(newBar[r.Source]),
+		out = []figure.Row{
+			of("new connections/s", over.PerSecond).AtLeast(newBar[r.Source]),
 			of("p99 of new connections", over.P99),
 			of("CPU of Envoy per new connection", over.CPU),
 			of("CPU of all per new connection", over.All),
 		}
 	} else {
-		out = []Row{
-			of("kept-alive requests/s", over.PerSecond).atLeast(0.97),
-			of("p99 of kept-alive requests", over.P99).atMost(1.1),
+		out = []figure.Row{
+			of("kept-alive requests/s", over.PerSecond).AtLeast(0.97),
+			of("p99 of kept-alive requests", over.P99).AtMost(1.1),
 			of("CPU of Envoy per kept-alive request", over.CPU),
 			of("CPU of all per kept-alive request", over.All),
 		}
 	}
 	for _, name := range []string{barePodName, haproxyName, dnatName} {
 		if v, ok := r.Versus[name]; ok {
-			out = append(out, middle(fmt.Sprintf("capture ÷ %s, %s %s", name, r.Kind, what), r.Source, ratio, v.PerSecond))
+			out = append(out, figure.Middle(fmt.Sprintf("capture ÷ %s, %s %s", name, r.Kind, what), r.Source, figure.Ratio, v.PerSecond))
 		}
 	}
 	return out
 }
-
-// middle is a row of a median, tail one of a 99th percentile.
-func middle(measure, source string, unit Unit, d Distribution) Row {
-	return Row{Measure: measure, Source: source, Unit: unit, Figure: d.Median, Spread: &d}
-}
-
-func tail(measure, source string, d Distribution) Row {
-	return Row{Measure: measure, Source: source, Unit: millis, Figure: d.P99}
-}
-
-// cells are a row's in words.
-func (r Row) cells() []string {
-	sure, between := "", ""
-	if d := r.Spread; d != nil {
-		sure = r.Unit.write(d.Low) + " – " + r.Unit.write(d.High)
-		between = r.Unit.write(d.Q1) + " – " + r.Unit.write(d.Q3)
-	}
-	return []string{r.Measure, r.Source, r.Unit.write(r.Figure), sure, between, r.Bar.limit(), r.Bar.verdict()}
-}
-
-var rowHeads = []string{"measure", "source", "figure", "95 % sure", "quartiles", "bar", ""}
 
 // laneCells are the lanes' in words.
 func (r *Report) laneCells() [][]string {
@@ -298,8 +179,8 @@ func (r *Report) laneCells() [][]string {
 			}
 			out = append(out, []string{
 				name, l.Source, l.Kind, fmt.Sprintf("%.0f", lane.PerSecond.Median),
-				millis.write(lane.P50.Median), millis.write(lane.P99.Median),
-				micros.write(lane.CPU.Median), micros.write(lane.All.Median), micros.write(lane.Machine.Median),
+				figure.Millis.Write(lane.P50.Median), figure.Millis.Write(lane.P99.Median),
+				figure.Micros.Write(lane.CPU.Median), figure.Micros.Write(lane.All.Median), figure.Micros.Write(lane.Machine.Median),
 				fmt.Sprintf("%.0f %%", 100*l.Others.Median),
 			})
 		}
@@ -314,34 +195,12 @@ var (
 
 // print writes the tables for people.
 func (r *Report) print(w io.Writer) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	line := func(cells []string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
-	fmt.Fprintln(t)
-	line(rowHeads)
-	for _, row := range r.Rows {
-		line(row.cells())
-	}
-	t.Flush()
+	figure.Print(w, figure.Heads, figure.Cells(r.Rows))
 	if lanes := r.laneCells(); len(lanes) > 0 {
-		fmt.Fprintln(t)
-		line(laneHeads)
-		for _, cells := range lanes {
-			line(cells)
-		}
-		t.Flush()
+		figure.Print(w, laneHeads, lanes)
 	}
 }
 
 func (r *Report) write(path string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return nil
+	return figure.WriteJSON(path, r)
 }

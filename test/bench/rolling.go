@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/bench/figure"
 )
 
 // RollingSettings say what goes on while first connections are measured.
@@ -188,7 +189,7 @@ func (r *Rolling) roll(ctx context.Context, n *sandbox.Node, cold []string, step
 	cpu := [2]time.Duration{}
 	pids := [2]int{n.AgentPID(), envoy}
 	for i, pid := range pids {
-		if cpu[i], err = cpuTime(pid); err != nil {
+		if cpu[i], err = figure.CPUTime(pid); err != nil {
 			return err
 		}
 	}
@@ -198,7 +199,7 @@ func (r *Rolling) roll(ctx context.Context, n *sandbox.Node, cold []string, step
 	}
 	took := time.Since(began)
 	for i, pid := range pids {
-		after, err := cpuTime(pid)
+		after, err := figure.CPUTime(pid)
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"aether.io/aether/internal/sandbox"
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/bench/figure"
 )
 
 // ScaleSettings say with how many objects the agent is measured.
@@ -38,11 +39,11 @@ type Scale struct {
 	MiB   float64 `json:"manifestMiB"`
 	// Told is from when the source tells of a change until Envoy acknowledges the
 	// endpoint set: the agent's and Envoy's part. Published is the agent's alone.
-	Told      Distribution `json:"toldToAcknowledged"`
-	Published Distribution `json:"toldToPublished"`
+	Told      figure.Distribution `json:"toldToAcknowledged"`
+	Published figure.Distribution `json:"toldToPublished"`
 	// Renamed is from the rename of the file until a connection has reached the
 	// new endpoint and back, Told within it: it has the manifest source's part too.
-	Renamed Distribution `json:"renamedToServed"`
+	Renamed figure.Distribution `json:"renamedToServed"`
 	// IdleMiB and BusyMiB are the agent's resident memory; HeapMiB what of it Go
 	// holds in live and not yet collected objects when idle.
 	IdleMiB float64 `json:"idleMiB"`
@@ -119,7 +120,7 @@ func (b *bench) measureScale(ctx context.Context, size int, s ScaleSettings) (Sc
 		if err != nil {
 			return err
 		}
-		began, err := usageOf(processes)
+		began, err := figure.UsageOf(processes)
 		if err != nil {
 			return err
 		}
@@ -129,8 +130,8 @@ func (b *bench) measureScale(ctx context.Context, size int, s ScaleSettings) (Sc
 		if err := r.changes(ctx, n, agent, dir, s.Changes); err != nil {
 			return err
 		}
-		ended, err := usageOf(processes)
-		r.Others = ended.othersSince(began, runtime.NumCPU())
+		ended, err := figure.UsageOf(processes)
+		r.Others = ended.OthersSince(began, runtime.NumCPU())
 		return err
 	})
 	return r, err
@@ -141,10 +142,10 @@ func (r *Scale) cost(ctx context.Context, n *sandbox.Node, agent *agentClient, d
 	window := time.Duration(s.Seconds * float64(time.Second))
 	pid := n.AgentPID()
 	var err error
-	if r.IdleCPU, err = cpuShare(ctx, pid, window); err != nil {
+	if r.IdleCPU, err = figure.CPUShare(ctx, pid, window); err != nil {
 		return err
 	}
-	if r.IdleMiB, err = residentMiB(pid); err != nil {
+	if r.IdleMiB, err = figure.ResidentMiB(pid); err != nil {
 		return err
 	}
 	m, err := agent.metrics(ctx)
@@ -157,13 +158,13 @@ func (r *Scale) cost(ctx context.Context, n *sandbox.Node, agent *agentClient, d
 	c := churn(ctx, s.PerSecond, maxRun, func(i int) error {
 		return replace(filepath.Join(dir, churnFile(i%of)), churnSlice(i%of, i/of+1))
 	})
-	share, cpuErr := cpuShare(ctx, pid, window)
+	share, cpuErr := figure.CPUShare(ctx, pid, window)
 	replaced, churnErr := c.end()
 	if err := errors.Join(cpuErr, churnErr); err != nil {
 		return err
 	}
 	r.BusyCPU, r.Replaced = share, float64(replaced)/time.Since(started).Seconds()
-	r.BusyMiB, err = residentMiB(pid)
+	r.BusyMiB, err = figure.ResidentMiB(pid)
 	return err
 }
 
@@ -200,7 +201,7 @@ func (r *Scale) changes(ctx context.Context, n *sandbox.Node, agent *agentClient
 	if len(told) < (changes+1)/2 {
 		return fmt.Errorf("of %d changes %d could be told apart", changes, len(told))
 	}
-	r.Renamed, r.Told, r.Published = distributionOf(renamed), distributionOf(told), distributionOf(published)
+	r.Renamed, r.Told, r.Published = figure.Of(renamed), figure.Of(told), figure.Of(published)
 	return nil
 }
 

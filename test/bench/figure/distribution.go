@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package figure is what measurements are reported in: distributions, with how sure
+// their median is, rows with bars, and the CPU time and memory of processes.
+//
+// It reads /proc and writes nothing.
+package figure
 
 import (
 	"math"
@@ -23,7 +27,8 @@ type Distribution struct {
 	High float64 `json:"high"`
 }
 
-func distributionOf(values []float64) Distribution {
+// Of describes values, in any order.
+func Of(values []float64) Distribution {
 	if len(values) == 0 {
 		return Distribution{}
 	}
@@ -60,5 +65,5 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// median is the median of values, 0 of none.
-func median(values []float64) float64 { return distributionOf(values).Median }
+// Median is the median of values, 0 of none.
+func Median(values []float64) float64 { return Of(values).Median }
