@@ -75,7 +75,7 @@ func (k *looker) look(ctx context.Context) (check.Facts, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	f := check.Facts{Now: k.now(), RunDir: k.cfg.RunDir, Agent: l.agent, Names: l.names}
+	f := check.Facts{Now: k.now(), RunDir: k.cfg.RunDir, Agent: l.agent, Names: l.names, Looks: l.looks}
 	f.Envoy.Connected = l.connected
 	f.Disk.Files = l.files
 	var parts sync.WaitGroup
@@ -113,6 +113,7 @@ type loopFacts struct {
 	names     check.Names
 	files     []check.File
 	pods      []podFacts
+	looks     *check.Looks
 }
 
 // podFacts is what the loop knows of a pod.
@@ -134,6 +135,10 @@ func (l *loop) checkFacts() loopFacts {
 		},
 	}
 	_, f.names.All, _ = l.demand.Newest()
+	if l.demand.Looking() {
+		cause, since := l.demand.Blind()
+		f.looks = &check.Looks{Cause: string(cause), Since: since}
+	}
 	for _, e := range l.envoys {
 		f.connected = append(f.connected, e.Version)
 	}

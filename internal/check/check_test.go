@@ -41,6 +41,7 @@ func healthy() Facts {
 		Pods:      []Pod{pod("web"), pod("client")},
 		Names:     Names{Services: 20, Other: 3, All: 23, Budget: 1024, CompactAt: 16_000},
 		APIServer: &APIServer{Address: "https://10.96.0.1:443"},
+		Looks:     &Looks{},
 		Refuser:   Saw(6*time.Millisecond, nil),
 		Disk: Disk{
 			StateDir: "/var/lib/aether", Files: []File{{Name: "demand.json"}, {Name: "pods.json"}}, Space: space,
@@ -109,6 +110,10 @@ var breaks = []struct {
 	{"stale", func(f *Facts) { f.APIServer.Stale = []string{"services", "pods"} }, []string{
 		"warning api-server: the API server https://10.96.0.1:443 answers, but what is known of services, pods may be out of date",
 	}},
+	{"looks are forbidden", func(f *Facts) { *f.Looks = Looks{"forbidden", now.Add(-time.Minute)} }, []string{
+		"warning unknown-addresses: whose an unknown address is cannot be seen since 2026-03-04T05:05:07Z (1m0s): forbidden",
+	}},
+	{"an old cluster", func(f *Facts) { *f.Looks = Looks{"not-served", now.Add(-time.Hour)} }, nil},
 	{"no range", func(f *Facts) { f.Agent.RangeKnown, f.Agent.Range = false, nil }, []string{"failed service-range: no Service range is known"}},
 
 	{"Envoy away", func(f *Facts) { f.Envoy.Connected = nil }, []string{

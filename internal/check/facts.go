@@ -40,6 +40,8 @@ type Facts struct {
 	Kernel Kernel
 	// APIServer is nil where the Kubernetes API is not the source.
 	APIServer *APIServer
+	// Looks is nil where nobody looks at addresses.
+	Looks *Looks
 	// Refuser tells how long the refuser took to reset a connection.
 	Refuser Look[time.Duration]
 	// ConnectOnly are what only connects in the pods of this node's manifests.

@@ -20,6 +20,7 @@ var whys = map[string]string{
 	"agent-version":     "The tool may read replies of another version wrongly.",
 	"sources-synced":    "Nothing is answered before the sources are complete: first connections to Services fail after 3 s.",
 	"api-server":        "While the API server cannot be watched the node goes by what it last knew: what works goes on, changes do not arrive.",
+	"unknown-addresses": "Unless it is certain that nobody has an address it is passed through, in enforce, too.",
 	"source-problems":   "What cannot be read keeps its last good content, or counts as absent when there was none.",
 	"service-range":     "While no Service range is known every Service address is passed through, whatever the mode.",
 	"envoy-connected":   "An Envoy that is away carries nothing: connections of captured pods are reset.",
@@ -164,7 +165,7 @@ type assessor struct {
 }
 
 var assessors = []assessor{
-	{"sources", []string{"sources-synced", "api-server", "source-problems", "service-range"}, assessSources},
+	{"sources", []string{"sources-synced", "api-server", "unknown-addresses", "source-problems", "service-range"}, assessSources},
 	{"envoy", []string{
 		"envoy-connected", "envoy-version", "envoy-state", "envoy-processes", "envoy-supervised", "envoy-restarts", "envoy-warming",
 		"envoy-rejections", "envoy-descriptors", "refuser",

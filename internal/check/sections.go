@@ -33,7 +33,7 @@ func assessSources(f Facts) []api.Finding {
 			"aether-agent --service-range 10.96.0.0/16 ...",
 			"add a ServiceCIDR object:\n"+serviceCIDR)
 	}
-	return slices.Concat([]api.Finding{synced}, assessAPIServer(f), []api.Finding{problems, known})
+	return slices.Concat([]api.Finding{synced}, assessAPIServer(f), assessUnknown(f), []api.Finding{problems, known})
 }
 
 const serviceCIDR = `apiVersion: networking.k8s.io/v1

@@ -104,6 +104,9 @@ func newLooks(c Config) looks {
 // looking reports whether suspects are looked at.
 func (l *looks) looking() bool { return l.interval > 0 }
 
+// Looking reports whether there is somebody who looks.
+func (d *Demand) Looking() bool { return d.looking() }
+
 // Blind returns why looks cannot see now, and since when; NoCause when they can.
 func (d *Demand) Blind() (plan.Cause, time.Time) { return d.cause, d.since }
 
