@@ -58,6 +58,9 @@
 // deleted keeps its address until its finalizers are gone, and the watch knows it.
 // An address that goes from one Service to another is freed in between.
 //
+// It is proof for ClusterIPs. An external address or a ClusterSetIP that lies in the
+// range has no such object, and is known by the watches alone.
+//
 // What is not proof is a finding that is old. After the look it is the watch that
 // tells of a new Service; while the sources are known to be behind (Behind), nothing
 // is refused for being unknown, and when they have caught up, looks begun before
