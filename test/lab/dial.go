@@ -42,8 +42,8 @@ func (c *Cluster) Dial(ctx context.Context, pod string, client echo.Client) (Ans
 		return a, fmt.Errorf("dial from pod %s: %w", pod, err)
 	}
 	if a.Outcome == echo.OK && (client.Mode == "http" || client.Mode == "server-first") {
-		if err := json.Unmarshal([]byte(a.Verdict.Answer), &a.By); err != nil {
-			return a, fmt.Errorf("read who answered %s: %q: %w", a.Target, a.Verdict.Answer, err)
+		if err := json.Unmarshal([]byte(a.Answer), &a.By); err != nil {
+			return a, fmt.Errorf("read who answered %s: %q: %w", a.Target, a.Answer, err)
 		}
 	}
 	return a, nil

@@ -232,7 +232,7 @@ func (c *Cluster) VIP(ctx context.Context, service string) (netip.Addr, error) {
 	}
 	a, err := netip.ParseAddr(s.Spec.ClusterIP)
 	if err != nil {
-		return a, fmt.Errorf("Service %s has no ClusterIP: %q", service, s.Spec.ClusterIP)
+		return a, fmt.Errorf("look up Service %s: it has no ClusterIP: %q", service, s.Spec.ClusterIP)
 	}
 	return a, nil
 }

@@ -74,10 +74,18 @@ func TestStatusOf(t *testing.T) {
 		{"being made", sandbox.PodStatus{Phase: "Pending", IP: "10.244.0.9", Containers: container("waiting", "", false)}, nil, false, "", "waiting"},
 		{"runs, not ready", sandbox.PodStatus{Phase: "Running", IP: "10.244.0.9", Containers: container("running", "probe", false)}, nil, false, "10.244.0.9", "running"},
 		{"ready", sandbox.PodStatus{Phase: "Running", IP: "10.244.0.9", Ready: true, Containers: container("running", "", true)}, nil, true, "10.244.0.9", "running"},
-		{"ready, its gate closed", sandbox.PodStatus{Phase: "Running", IP: "10.244.0.9", Ready: true, Containers: container("running", "", true)},
-			map[string]corev1.ConditionStatus{"example.org/gate": corev1.ConditionFalse}, false, "10.244.0.9", "running"},
-		{"ready, its gate open", sandbox.PodStatus{Phase: "Running", IP: "10.244.0.9", Ready: true, Containers: container("running", "", true)},
-			map[string]corev1.ConditionStatus{"example.org/gate": corev1.ConditionTrue}, true, "10.244.0.9", "running"},
+		{
+			"ready, its gate closed",
+			sandbox.PodStatus{Phase: "Running", IP: "10.244.0.9", Ready: true, Containers: container("running", "", true)},
+			map[string]corev1.ConditionStatus{"example.org/gate": corev1.ConditionFalse},
+			false, "10.244.0.9", "running",
+		},
+		{
+			"ready, its gate open",
+			sandbox.PodStatus{Phase: "Running", IP: "10.244.0.9", Ready: true, Containers: container("running", "", true)},
+			map[string]corev1.ConditionStatus{"example.org/gate": corev1.ConditionTrue},
+			true, "10.244.0.9", "running",
+		},
 		{"ended", sandbox.PodStatus{Phase: "Failed", IP: "10.244.0.9", Containers: container("terminated", "exit code 3", false)}, nil, false, "10.244.0.9", "terminated"},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.check(t) })

@@ -115,17 +115,20 @@ func (p *Process) AwaitReady(ctx context.Context) error {
 	defer cancel()
 	return Poll(ctx, p.name+" works", func(ctx context.Context) error {
 		if p.PID() == 0 {
-			return errEnded{fmt.Errorf("%s ended (%v):\n%s", p.name, p.result(), p.Tail(12))}
+			return errEnded{fmt.Errorf("%s ended (%s):\n%s", p.name, p.result(), p.Tail(12))}
 		}
 		return p.ready(ctx)
 	})
 }
 
-// result is how it ended: nil for exit code 0.
-func (p *Process) result() error {
+// result is how it ended, in words.
+func (p *Process) result() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.exit
+	if p.exit == nil {
+		return "exit status 0"
+	}
+	return p.exit.Error()
 }
 
 // stopGrace is how long a program has to end after SIGTERM.

@@ -226,14 +226,14 @@ func (s *Space) Apply(yaml ...string) {
 // Remove deletes objects and does not wait for pods to end.
 func (s *Space) Remove(yaml string) {
 	s.t.Helper()
-	s.Must(s.Cluster.Delete(s.ctx(Patience), s.Namespace, yaml))
+	s.Must(s.Delete(s.ctx(Patience), s.Namespace, yaml))
 }
 
 // Ready waits for pods.
 func (s *Space) Ready(pods ...string) {
 	s.t.Helper()
 	for _, p := range pods {
-		s.Must(s.Cluster.AwaitReady(s.ctx(Patience), s.name(p)))
+		s.Must(s.AwaitReady(s.ctx(Patience), s.name(p)))
 	}
 }
 

@@ -24,18 +24,23 @@ import (
 )
 
 func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := command(ctx, args); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // argHold is the hidden command of the process that holds the lab.
 const argHold = "hold"
 
-func run(ctx context.Context, args []string) error {
+func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return errors.New("want up or down")
 	}
