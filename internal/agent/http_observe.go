@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/observe"
 	"aether.io/aether/internal/plan"
+	"aether.io/aether/internal/plan/demand"
 )
 
 // observeHandler answers about connections:
@@ -191,10 +193,15 @@ func (h observeHandler) preview(w http.ResponseWriter, r *http.Request) {
 		Mode: string(got.settings.Mode), Preview: string(mode), Changes: []api.PreviewRow{},
 		Missing: missingAPI(missing), ForgottenDestinations: missing.ForgottenTargets,
 	}
-	other := got.settings
-	other.Mode = mode
+	other := got
+	other.settings.Mode = mode
+	views := make(map[netip.AddrPort]demand.View, len(got.known))
+	for _, k := range got.known {
+		views[k.target] = k.view
+	}
 	for _, d := range h.records.hub.Destinations() {
-		now, then := plan.Decide(got.state, got.settings, d.Dialled), plan.Decide(got.state, other, d.Dialled)
+		k := known{target: d.Dialled, view: views[d.Dialled]}
+		now, then := got.decide(k), other.decide(k)
 		if now.Verdict == then.Verdict && now.Reason == then.Reason {
 			p.Unchanged++
 			continue

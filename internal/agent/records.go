@@ -94,7 +94,7 @@ func (a *Agent) observeRoutes() observeHandler {
 	cli := cliHandler{a.mailbox(), a.deps.Scraper}
 	return observeHandler{
 		records:     a.records,
-		names:       func(w http.ResponseWriter, r *http.Request) (names, bool) { return cli.names(w, r, &nameTarget{}) },
+		names:       func(w http.ResponseWriter, r *http.Request) (names, bool) { return cli.names(w, r, nil) },
 		now:         a.deps.Clock.Now,
 		trustDomain: a.cfg.Envoy.TrustDomain,
 	}
