@@ -111,7 +111,7 @@ func (o *options) define(fs *flag.FlagSet) (podConnectionLimit *uint64) {
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "`directory` of what outlives a restart")
 	fs.DurationVar(&c.DemandWindow, "demand-window", c.DemandWindow, "how long a Service port is remembered after its last dial")
 	fs.DurationVar(&c.NoServiceHold, "no-service-hold", c.NoServiceHold,
-		"with manifests: how long the first dial of an address that no Service has waits for the Service to appear, at most 3s")
+		"how long the first dial of an address that no Service has waits for the Service to appear, at most 3s; with the Kubernetes API only for its endpoints, once the Service has come")
 	fs.IntVar(&c.LookRate, "look-rate", c.LookRate,
 		"with the Kubernetes API: `number` of addresses without a known Service that are looked at a second before they are refused; after a quiet time twice as many")
 	fs.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress, "`host:port` of /metrics, /healthz and /readyz; empty for none")
