@@ -4,8 +4,9 @@
 // Every source of truth (YAML directory, API server) goes through it, so that
 // both read an object alike.
 //
-// It reads what kube-proxy reads, and is stricter in one thing only: an endpoint
-// address that no Service may have is marked as faulty instead of being trusted.
+// It reads what kube-proxy reads, and is stricter in two things only: an endpoint
+// address that no Service may have is marked as faulty instead of being trusted,
+// and a slice port outside 1–65535 is ignored.
 //
 // Invariants:
 //   - It never panics and never fails: an object is tolerated, in part ignored,

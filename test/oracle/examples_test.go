@@ -60,8 +60,13 @@ func examples() []example {
 // faults are the addresses that count as absent, each the only endpoint.
 func faultExamples() (out []example) {
 	for _, c := range [][2]string{
-		{"255.255.255.255", "255.255.255.255:8080"}, {"0.1.2.3", "0.1.2.3:8080"}, {"239.1.1.1", "239.1.1.1:8080"},
-		{"127.0.0.1", "127.0.0.1:8080"}, {"169.254.1.1", "169.254.1.1:8080"}, {"fd00::9", "[fd00::9]:8080"}, {"host.example", "<nil>:8080"},
+		{"255.255.255.255", "255.255.255.255:8080"},
+		{"0.1.2.3", "0.1.2.3:8080"},
+		{"239.1.1.1", "239.1.1.1:8080"},
+		{"127.0.0.1", "127.0.0.1:8080"},
+		{"169.254.1.1", "169.254.1.1:8080"},
+		{"fd00::9", "[fd00::9]:8080"},
+		{"host.example", "<nil>:8080"},
 	} {
 		out = append(out, example{"faulty-address", c[0], []event{setWeb(), setWebSlice(c[0])}, "", by(c[1]), "no-endpoints"})
 	}

@@ -75,75 +75,90 @@ const (
 	two = "10.1.1.1:8080 10.1.1.2:8080"
 )
 
+var categorizeCases = []chosen{
+	{
+		"should use topology since all endpoints have hints, node has a zone label and and there are endpoints for the node's zone", "za", nil,
+		[]string{"10.1.1.1 z:za", "10.1.1.2 z:zb", "10.1.1.3 z:zc", "10.1.1.4 z:za"},
+		by("10.1.1.1:8080 10.1.1.4:8080"),
+	},
+	{
+		"externalTrafficPolicy: Local, topology ignored for Local endpoints", "za",
+		[]func(*corev1.Service){eTPLocal},
+		[]string{"10.1.1.1 @n1 z:zb", "10.1.1.2 @n1 z:za"},
+		by("10.1.1.2:8080"),
+	},
+	{
+		"internalTrafficPolicy: Local, topology ignored for Local endpoints", "za", iTPLocal,
+		[]string{"10.1.1.1 @n1 z:zb", "10.1.1.2 @n1 z:za", "10.1.1.3 @n2 z:za"},
+		by(two),
+	},
+	{"empty node labels", "", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:zb"}, by(two)},
+	{"empty zone label", "", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:za"}, by(two)},
+	{"node in different zone, no endpoint filtering", "zx", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:zb"}, by(two)},
+	{"unready endpoint", "za", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:zb", "10.1.1.3 r- z:za"}, by(one)},
+	{"only unready endpoints in same zone (should not filter)", "za", nil, []string{"10.1.1.1 z:zb", "10.1.1.2 z:zc", "10.1.1.3 r- z:za"}, by(two)},
+	{"missing hints, no filtering applied", "za", nil, []string{"10.1.1.1 z:za", "10.1.1.2"}, by(two)},
+	{
+		"multiple hints per endpoint, filtering includes any endpoint with zone included", "zc", nil,
+		[]string{"10.1.1.1 z:za,zb,zc", "10.1.1.2 z:zb,zc", "10.1.1.3 z:zb,zd"},
+		by(two),
+	},
+	// The gate is locked on since 1.35; no node hints at all is what is left of it.
+	{
+		"PreferSameNode falls back to same-zone when feature gate disabled", "za", nil,
+		[]string{"10.1.1.1 z:za", "10.1.1.2 z:za", "10.1.1.3 z:zb"},
+		by(two),
+	},
+	{"PreferSameNode available", "za", nil, []string{"10.1.1.1 z:za n:n1", "10.1.1.2 z:za n:n2", "10.1.1.3 z:zb n:n3"}, by(one)},
+	{"PreferSameNode ignored if some endpoints unhinted", "za", nil, []string{"10.1.1.1 z:za n:n1", "10.1.1.2"}, by(two)},
+	{
+		"PreferSameNode falls back to PreferSameZone if no endpoint for node", "za", nil,
+		[]string{"10.1.1.1 z:za n:n4", "10.1.1.2 z:za n:n2", "10.1.1.3 z:zb n:n3"},
+		by(two),
+	},
+	{
+		"conflicting topology and localness require merging allEndpoints", "za",
+		[]func(*corev1.Service){eTPLocal},
+		[]string{"10.1.1.1 @n1 z:zb", "10.1.1.2 @n2 z:za"},
+		by("10.1.1.2:8080"),
+	},
+	{"internalTrafficPolicy: Local, with empty endpoints", "", iTPLocal, nil, "no-endpoints"},
+	{"internalTrafficPolicy: Local, but all endpoints are remote", "", iTPLocal, []string{"10.1.1.1 @n2", "10.1.1.2 @n3"}, "no-local-endpoints"},
+	{"internalTrafficPolicy: Local, all endpoints are local", "", iTPLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n1"}, by(two)},
+	{"internalTrafficPolicy: Local, some endpoints are local", "", iTPLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
+	{"Cluster traffic policy, endpoints not Ready", "", nil, []string{"10.1.1.1 r-", "10.1.1.2 r-"}, "no-endpoints"},
+	{"Cluster traffic policy, some endpoints are Ready", "", nil, []string{"10.1.1.1", "10.1.1.2 r-"}, by(one)},
+	{"Cluster traffic policy, all endpoints are terminating", "", nil, []string{"10.1.1.1 r-s+t+ @n1", "10.1.1.2 r-s+t+ @n2"}, by(two)},
+	{"iTP: Local, eTP: Cluster, some endpoints local", "", []func(*corev1.Service){localPolicy, nodePort}, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
+	{"iTP: Cluster, eTP: Local, some endpoints local", "", []func(*corev1.Service){eTPLocal}, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(two)},
+	{"iTP: Local, eTP: Local, some endpoints local", "", bothLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
+	{"iTP: Local, eTP: Local, all endpoints remote", "", bothLocal, []string{"10.1.1.1 @n2", "10.1.1.2 @n3"}, "no-local-endpoints"},
+	{
+		"iTP: Local, eTP: Local, all endpoints remote and terminating", "", bothLocal,
+		[]string{"10.1.1.1 r-s+t+ @n2", "10.1.1.2 r-s+t+ @n3"},
+		"no-local-endpoints",
+	},
+	{
+		"iTP: Cluster, eTP: Local, with terminating endpoints", "",
+		[]func(*corev1.Service){eTPLocal},
+		[]string{"10.1.1.1 @n2", "10.1.1.2 r-s- @n1", "10.1.1.3 r-s+t+ @n1", "10.1.1.4 r-s+t+ @n2"},
+		by(one),
+	},
+	{
+		"externalTrafficPolicy ignored if not externally accessible", "",
+		[]func(*corev1.Service){func(s *corev1.Service) {
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		}},
+		[]string{"10.1.1.1 @n2", "10.1.1.2 @n1"},
+		by(two),
+	},
+	{"no cluster endpoints for iTP:Local internal-only service", "", iTPLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
+	{"empty endpoints when no service endpoints exist", "", nil, nil, "no-endpoints"},
+	{"single endpoint not ready, not serving, not terminating", "za", nil, []string{"10.1.1.1 r-s-t-"}, "no-endpoints"},
+}
+
 func TestCategorizeEndpoints(t *testing.T) {
-	for _, c := range []chosen{
-		{
-			"should use topology since all endpoints have hints, node has a zone label and and there are endpoints for the node's zone", "za", nil,
-			[]string{"10.1.1.1 z:za", "10.1.1.2 z:zb", "10.1.1.3 z:zc", "10.1.1.4 z:za"}, by("10.1.1.1:8080 10.1.1.4:8080"),
-		},
-		{
-			"externalTrafficPolicy: Local, topology ignored for Local endpoints", "za", []func(*corev1.Service){eTPLocal},
-			[]string{"10.1.1.1 @n1 z:zb", "10.1.1.2 @n1 z:za"}, by("10.1.1.2:8080"),
-		},
-		{
-			"internalTrafficPolicy: Local, topology ignored for Local endpoints", "za", iTPLocal,
-			[]string{"10.1.1.1 @n1 z:zb", "10.1.1.2 @n1 z:za", "10.1.1.3 @n2 z:za"}, by(two),
-		},
-		{"empty node labels", "", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:zb"}, by(two)},
-		{"empty zone label", "", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:za"}, by(two)},
-		{"node in different zone, no endpoint filtering", "zx", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:zb"}, by(two)},
-		{"unready endpoint", "za", nil, []string{"10.1.1.1 z:za", "10.1.1.2 z:zb", "10.1.1.3 r- z:za"}, by(one)},
-		{"only unready endpoints in same zone (should not filter)", "za", nil, []string{"10.1.1.1 z:zb", "10.1.1.2 z:zc", "10.1.1.3 r- z:za"}, by(two)},
-		{"missing hints, no filtering applied", "za", nil, []string{"10.1.1.1 z:za", "10.1.1.2"}, by(two)},
-		{
-			"multiple hints per endpoint, filtering includes any endpoint with zone included", "zc", nil,
-			[]string{"10.1.1.1 z:za,zb,zc", "10.1.1.2 z:zb,zc", "10.1.1.3 z:zb,zd"}, by(two),
-		},
-		// The gate is locked on since 1.35; no node hints at all is what is left of it.
-		{
-			"PreferSameNode falls back to same-zone when feature gate disabled", "za", nil,
-			[]string{"10.1.1.1 z:za", "10.1.1.2 z:za", "10.1.1.3 z:zb"}, by(two),
-		},
-		{"PreferSameNode available", "za", nil, []string{"10.1.1.1 z:za n:n1", "10.1.1.2 z:za n:n2", "10.1.1.3 z:zb n:n3"}, by(one)},
-		{"PreferSameNode ignored if some endpoints unhinted", "za", nil, []string{"10.1.1.1 z:za n:n1", "10.1.1.2"}, by(two)},
-		{
-			"PreferSameNode falls back to PreferSameZone if no endpoint for node", "za", nil,
-			[]string{"10.1.1.1 z:za n:n4", "10.1.1.2 z:za n:n2", "10.1.1.3 z:zb n:n3"}, by(two),
-		},
-		{
-			"conflicting topology and localness require merging allEndpoints", "za", []func(*corev1.Service){eTPLocal},
-			[]string{"10.1.1.1 @n1 z:zb", "10.1.1.2 @n2 z:za"}, by("10.1.1.2:8080"),
-		},
-		{"internalTrafficPolicy: Local, with empty endpoints", "", iTPLocal, nil, "no-endpoints"},
-		{"internalTrafficPolicy: Local, but all endpoints are remote", "", iTPLocal, []string{"10.1.1.1 @n2", "10.1.1.2 @n3"}, "no-local-endpoints"},
-		{"internalTrafficPolicy: Local, all endpoints are local", "", iTPLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n1"}, by(two)},
-		{"internalTrafficPolicy: Local, some endpoints are local", "", iTPLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
-		{"Cluster traffic policy, endpoints not Ready", "", nil, []string{"10.1.1.1 r-", "10.1.1.2 r-"}, "no-endpoints"},
-		{"Cluster traffic policy, some endpoints are Ready", "", nil, []string{"10.1.1.1", "10.1.1.2 r-"}, by(one)},
-		{"Cluster traffic policy, all endpoints are terminating", "", nil, []string{"10.1.1.1 r-s+t+ @n1", "10.1.1.2 r-s+t+ @n2"}, by(two)},
-		{"iTP: Local, eTP: Cluster, some endpoints local", "", []func(*corev1.Service){localPolicy, nodePort}, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
-		{"iTP: Cluster, eTP: Local, some endpoints local", "", []func(*corev1.Service){eTPLocal}, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(two)},
-		{"iTP: Local, eTP: Local, some endpoints local", "", bothLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
-		{"iTP: Local, eTP: Local, all endpoints remote", "", bothLocal, []string{"10.1.1.1 @n2", "10.1.1.2 @n3"}, "no-local-endpoints"},
-		{
-			"iTP: Local, eTP: Local, all endpoints remote and terminating", "", bothLocal,
-			[]string{"10.1.1.1 r-s+t+ @n2", "10.1.1.2 r-s+t+ @n3"}, "no-local-endpoints",
-		},
-		{
-			"iTP: Cluster, eTP: Local, with terminating endpoints", "", []func(*corev1.Service){eTPLocal},
-			[]string{"10.1.1.1 @n2", "10.1.1.2 r-s- @n1", "10.1.1.3 r-s+t+ @n1", "10.1.1.4 r-s+t+ @n2"}, by(one),
-		},
-		{
-			"externalTrafficPolicy ignored if not externally accessible", "",
-			[]func(*corev1.Service){func(s *corev1.Service) {
-				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-			}},
-			[]string{"10.1.1.1 @n2", "10.1.1.2 @n1"}, by(two),
-		},
-		{"no cluster endpoints for iTP:Local internal-only service", "", iTPLocal, []string{"10.1.1.1 @n1", "10.1.1.2 @n2"}, by(one)},
-		{"empty endpoints when no service endpoints exist", "", nil, nil, "no-endpoints"},
-		{"single endpoint not ready, not serving, not terminating", "za", nil, []string{"10.1.1.1 r-s-t-"}, "no-endpoints"},
-	} {
+	for _, c := range categorizeCases {
 		c.run(t)
 	}
 }

@@ -142,14 +142,6 @@ func owner(s *discoveryv1.EndpointSlice) (k key, used bool) {
 	return key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}, true
 }
 
-// zone returns the zone of this node.
-func (w *world) zone() string {
-	if n := w.nodes[w.node]; n != nil {
-		return n.Labels[corev1.LabelTopologyZone]
-	}
-	return ""
-}
-
 // vipOf returns the IPv4 address a Service object claims, by kube-proxy's own
 // reading, or the zero Addr.
 func vipOf(s *corev1.Service) netip.Addr {
@@ -175,7 +167,7 @@ func (w *world) claims(a netip.Addr) []*corev1.Service {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b *corev1.Service) int {
-		return cmp.Or(cmp.Compare(deleting(a), deleting(b)), a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time))
+		return cmp.Or(cmp.Compare(deleting(a), deleting(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
 	})
 	return out
 }
