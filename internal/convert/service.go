@@ -29,6 +29,7 @@ func Service(s *corev1.Service) (model.Service, []Note) {
 		Name:             model.Name{Namespace: s.Namespace, Name: s.Name},
 		UID:              string(s.UID),
 		Deleting:         s.DeletionTimestamp != nil,
+		Selects:          len(s.Spec.Selector) > 0 && s.Spec.Type != corev1.ServiceTypeExternalName,
 		InternalLocal:    s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		ClientIPAffinity: s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 	}

@@ -86,7 +86,7 @@ func TestServiceFields(t *testing.T) {
 			Labels: map[string]string{"service.kubernetes.io/headless": ""}, // means nothing on a Service
 		},
 		Spec: corev1.ServiceSpec{
-			ClusterIP: "10.96.0.10", InternalTrafficPolicy: &local, SessionAffinity: corev1.ServiceAffinityClientIP,
+			ClusterIP: "10.96.0.10", Selector: map[string]string{"app": "web"}, InternalTrafficPolicy: &local, SessionAffinity: corev1.ServiceAffinityClientIP,
 			Ports: []corev1.ServicePort{
 				{Name: "http", Port: 80},
 				{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP},
@@ -110,7 +110,7 @@ func TestServiceFields(t *testing.T) {
 			{Name: "dns", Port: 53, Protocol: model.UDP},
 			{Name: "sctp", Port: 80, Protocol: model.SCTP},
 		},
-		InternalLocal: true, ClientIPAffinity: true,
+		InternalLocal: true, ClientIPAffinity: true, Selects: true,
 	}
 	got, notes := Service(in)
 	if d := cmp.Diff(want, got, cmpOpts); d != "" || len(notes) > 0 {

@@ -72,6 +72,9 @@ type Service struct {
 	// addresses, whatever their ipMode.
 	ExternalIPs []netip.Addr
 	Ports       []ServicePort
+	// Selects is true when it has a selector: the EndpointSlice controller then
+	// writes at least one slice for it, an empty one when no pod is selected.
+	Selects bool
 	// InternalLocal is true for internalTrafficPolicy: Local.
 	InternalLocal bool
 	// ClientIPAffinity is true for sessionAffinity: ClientIP.

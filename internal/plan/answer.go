@@ -111,11 +111,21 @@ type Answer struct {
 	// there is no Service or it does not declare the port for TCP.
 	Service *ServiceRef
 	Policy  *Policy
+	// Awaited is true when the endpoints of the Service are yet to be told: it has
+	// a selector, and not even an empty slice of it is known.
+	Awaited bool
 	// Candidates are all endpoints of the Service port, chosen ones first,
 	// then by address and slice name.
 	Candidates []Candidate
 	// Why lists the steps that led here, for people, in order.
 	Why []string
+}
+
+// Early reports whether the answer refuses a Service port only because its
+// endpoints are yet to be told. Service and slices come by different watches, and
+// the slices are written by a controller that has to see the Service first.
+func (a *Answer) Early() bool {
+	return a.Awaited && a.Reason == NoEndpoints
 }
 
 // Lasting reports whether the answer belongs to a declared TCP port of a known

@@ -110,7 +110,9 @@ func (d *decision) describe(svc *model.Service) (used int, declared bool) {
 		node, _ := d.st.Node(d.settings.Node)
 		zone = node.Zone
 	}
-	c := choose(d.st.Slices(svc.Name), port, svc.InternalLocal, d.settings.Node, zone)
+	known := d.st.Slices(svc.Name)
+	a.Awaited = svc.Selects && len(known) == 0
+	c := choose(known, port, svc.InternalLocal, d.settings.Node, zone)
 	a.Policy = &Policy{
 		ClientIPAffinity: svc.ClientIPAffinity,
 		InternalLocal:    svc.InternalLocal,

@@ -35,6 +35,30 @@ func everyClass() *model.State {
 	)
 }
 
+// A Service with a selector has at least one slice, an empty one if need be, as
+// soon as its controller has seen it. Until then a refusal is early.
+func TestEarly(t *testing.T) {
+	selects := func(s *model.Service) { s.Selects = true }
+	for name, c := range map[string]struct {
+		changes []model.Change
+		want    bool
+	}{
+		"no slice yet":            {[]model.Change{service("default/web", vip, "http:80", selects)}, true},
+		"an empty slice":          {[]model.Change{service("default/web", vip, "http:80", selects), slice("default/web-a", "web", "")}, false},
+		"a slice of another":      {[]model.Change{service("default/web", vip, "http:80", selects), slice("default/b-a", "b", "http:8080", "10.1.1.1")}, true},
+		"no selector, no slice":   {[]model.Change{service("default/web", vip, "http:80")}, false},
+		"its slice has gone":      {[]model.Change{service("default/web", vip, "http:80", selects), slice("default/web-a", "web", "http:8080", "10.1.1.1"), deleteSlice("default/web-a")}, true},
+		"the port is another one": {[]model.Change{service("default/web", vip, "http:81", selects)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := plan.Decide(state(c.changes...), enforce(), target(vip+":80"))
+			if a.Early() != c.want {
+				t.Errorf("early: %t, want %t (%s %s)", a.Early(), c.want, a.Verdict, a.Reason)
+			}
+		})
+	}
+}
+
 // TestModes holds what each mode makes of each kind of destination.
 func TestModes(t *testing.T) {
 	const pass = "passthrough"

@@ -15,7 +15,8 @@ const (
 	// DefaultBudget is the number of names on a node that may be answered
 	// although they are no Service port's.
 	DefaultBudget = 1024
-	// DefaultHold is how long an unknown address waits for its Service.
+	// DefaultHold is how long an unknown address waits for its Service where nobody
+	// looks.
 	DefaultHold = 300 * time.Millisecond
 	// DefaultWindow is how long a Service port is remembered after its last dial.
 	DefaultWindow = 7 * 24 * time.Hour
@@ -108,7 +109,7 @@ type Kind uint8
 const (
 	KindNone      Kind = iota // not known here
 	KindWaiting               // asked before the sources synced
-	KindHeld                  // unknown address, waiting for its Service
+	KindHeld                  // waiting for its Service, or that Service's endpoints
 	KindService               // answered, and a Service port's at some time
 	KindOther                 // answered, within the budget
 	KindOverLimit             // turned away
@@ -150,6 +151,7 @@ type Demand struct {
 	// forget is true when nothing was forgotten since the newest Envoy came.
 	forget    bool
 	counts    [KindOutside + 1]int
+	places    int // how many names are held that have a place in the budget
 	overLimit uint64
 	stale     bool // last dials moved since the last save
 	savedAt   time.Time
@@ -161,6 +163,7 @@ type entry struct {
 	// service is true once a declared Service port owned the name: it is
 	// outside the budget and remembered until it is forgotten.
 	service bool
+	placed  bool      // it is held, and has a place in the budget
 	until   time.Time // end of the hold; zero when there is to be none
 	waits   bool      // a connection waits for the answer
 	dialled time.Time
@@ -215,9 +218,8 @@ func (d *Demand) add(t netip.AddrPort) *entry {
 }
 
 func (d *Demand) remove(t netip.AddrPort) {
-	d.counts[d.names[t].kind]--
+	d.become(t, d.names[t], KindNone)
 	delete(d.names, t)
-	delete(d.held, t)
 	ports := d.byAddr[t.Addr()]
 	i, _ := slices.BinarySearch(ports, t.Port())
 	if ports = slices.Delete(ports, i, i+1); len(ports) == 0 {
@@ -231,7 +233,13 @@ func (d *Demand) remove(t netip.AddrPort) {
 func (d *Demand) become(t netip.AddrPort, e *entry, k Kind) {
 	d.counts[e.kind]--
 	d.counts[k]++
-	e.kind = k
+	if e.placed {
+		d.places--
+	}
+	e.kind, e.placed = k, k == KindHeld && !e.service
+	if e.placed {
+		d.places++
+	}
 	if k == KindHeld {
 		d.held[t] = e
 	} else {
@@ -239,9 +247,9 @@ func (d *Demand) become(t netip.AddrPort, e *entry, k Kind) {
 	}
 }
 
-// used returns how much of the budget is taken. A held name has its place
-// already, so that it can be answered when its hold ends.
-func (d *Demand) used() int { return d.counts[KindOther] + d.counts[KindHeld] }
+// used returns how much of the budget is taken. A held name that was no Service
+// port's has its place already, so that it can be answered when its hold ends.
+func (d *Demand) used() int { return d.counts[KindOther] + d.places }
 
 // Look returns what is known of t.
 func (d *Demand) Look(t netip.AddrPort) View {

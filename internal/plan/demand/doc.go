@@ -19,6 +19,9 @@
 //     a Service created a moment before its first dial is served. Objects come one
 //     by one: a Service that turns up without endpoints does not end the hold.
 //     Where somebody can look (Config.LookRate), the look decides instead: below.
+//     A Service port whose endpoints are yet to be told (plan.Answer.Early) is held
+//     for as long as a look would be: where there is an API server, there is a
+//     controller that has still to write its slices.
 //   - An address outside the Service range, and the API server's, is never
 //     answered. It is kept in mind, since Envoy will not ask again, and answered
 //     when a range takes it in.

@@ -173,7 +173,7 @@ func (s *step) waits(t netip.AddrPort, e *entry, a plan.Answer) bool {
 	switch {
 	case !s.now.Before(e.until):
 		return false
-	case !s.looking():
+	case !s.looking(), a.Early():
 		return true
 	case !a.Suspected():
 		// Its Service has come, its endpoints may be on their way.

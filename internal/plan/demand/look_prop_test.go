@@ -3,8 +3,10 @@
 package demand
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +32,7 @@ type cluster struct {
 	twin      *Demand                   // the same history gives the same effects
 	allocated map[netip.Addr]plan.Sight // what an IPAddress object says
 	stored    map[netip.Addr]bool       // the Service
+	slices    map[netip.Addr]bool       // what its controller has written of it
 	stream    []change                  // what the watch has yet to tell
 	flights   map[uint64]*flight
 	begun     int
@@ -60,7 +63,7 @@ func newCluster(t *rapid.T) *cluster {
 	config := Config{Hold: propHold, Budget: 64, LookRate: clusterRate, LookBurst: clusterBurst}
 	c := &cluster{
 		t: t, node: newNode(config), twin: New(config, nil),
-		allocated: map[netip.Addr]plan.Sight{}, stored: map[netip.Addr]bool{},
+		allocated: map[netip.Addr]plan.Sight{}, stored: map[netip.Addr]bool{}, slices: map[netip.Addr]bool{},
 		flights: map[uint64]*flight{}, dials: map[netip.AddrPort]*dial{},
 	}
 	c.step(Synced{}, Opened{Stream: 1, Epoch: 1})
@@ -95,6 +98,8 @@ func (c *cluster) step(evs ...Event) {
 			continue
 		case got == "refuse no-service" && d.owned:
 			c.t.Fatalf("%s is refused, though its Service was there before it was dialled", at)
+		case got == "refuse no-endpoints" && c.now.Before(d.at.Add(LookWait)):
+			c.t.Fatalf("%s is refused, though nobody has told of its endpoints, at %v after %v", at, d.at, c.now)
 		}
 		delete(c.dials, at)
 	}
@@ -116,12 +121,14 @@ func (c *cluster) dial(at netip.AddrPort) {
 func (c *cluster) happen() {
 	at := target(rapid.IntRange(1, 6).Draw(c.t, "n")).Addr()
 	switch rapid.SampledFrom([]string{
-		"dial", "dial", "create", "delete", "other", "tell", "tell", "look", "look", "fail", "land", "land", "time", "time", "break", "mend",
+		"dial", "dial", "create", "write", "delete", "other", "tell", "tell", "look", "look", "fail", "land", "land", "time", "time", "break", "mend",
 	}).Draw(c.t, "what") {
 	case "dial":
 		c.dial(netip.AddrPortFrom(at, rapid.SampledFrom(clusterPorts).Draw(c.t, "port")))
 	case "create":
 		c.create(at)
+	case "write":
+		c.write(at)
 	case "delete":
 		c.delete(at)
 	case "other":
@@ -157,6 +164,14 @@ func (c *cluster) create(at netip.Addr) {
 		c.allocated[at] = plan.OfService
 	case c.allocated[at] == plan.OfService && !c.stored[at]:
 		c.stored[at] = true
+		c.stream = append(c.stream, change{at, early})
+	}
+}
+
+// write has the controller write the slices of a Service.
+func (c *cluster) write(at netip.Addr) {
+	if c.stored[at] && !c.slices[at] {
+		c.slices[at] = true
 		c.stream = append(c.stream, change{at, served})
 	}
 }
@@ -168,6 +183,7 @@ func (c *cluster) delete(at netip.Addr) {
 		return
 	}
 	delete(c.stored, at)
+	delete(c.slices, at)
 	for _, p := range clusterPorts {
 		if d := c.dials[netip.AddrPortFrom(at, p)]; d != nil {
 			d.owned = false
@@ -242,6 +258,9 @@ func (c *cluster) land() {
 // settleDown lets a quiet quarter of an hour pass with everything at its best.
 func (c *cluster) settleDown() {
 	c.mend()
+	for _, at := range slices.SortedFunc(maps.Keys(c.stored), netip.Addr.Compare) {
+		c.write(at)
+	}
 	c.tell(len(c.stream))
 	end := c.now.Add(15 * time.Minute)
 	for {

@@ -87,6 +87,52 @@ func TestServiceWithoutEndpointsEndsTheWaitSoon(t *testing.T) {
 	wantAnswer(t, n, target(1), "refuse no-endpoints")
 }
 
+// The watch tells of a Service before it tells of its slices, which are written
+// later: a dial in between waits for them, but not for ever, and not where nobody
+// writes any.
+func TestServiceWhoseEndpointsAreYetToBeTold(t *testing.T) {
+	n := lookingNode()
+	n.w[target(1)], n.w[target(2)], n.w[target(3)] = early, early, early
+	n.ask(1, 2, 3)
+	for i := 1; i <= 3; i++ {
+		wantKind(t, n, target(i), KindHeld)
+	}
+	n.wait(LookWait - time.Millisecond)
+	n.is(target(1), served)
+	wantAnswer(t, n, target(1), "balance")
+	n.is(target(2), empty)
+	wantAnswer(t, n, target(3), "none")
+	n.wait(time.Millisecond)
+	wantAnswer(t, n, target(2), "refuse no-endpoints")
+	wantAnswer(t, n, target(3), "refuse no-endpoints")
+	wantKind(t, n, target(3), KindService)
+
+	// Once it has been answered nothing waits any more.
+	n.is(target(1), early)
+	wantAnswer(t, n, target(1), "refuse no-endpoints")
+
+	n = syncedNode(Config{Hold: DefaultHold}) // manifests
+	n.w[target(1)] = early
+	n.ask(1)
+	wantAnswer(t, n, target(1), "refuse no-endpoints")
+}
+
+// A Service port that is held has no place in the budget of other names.
+func TestHeldServicePortIsOutsideTheBudget(t *testing.T) {
+	n := syncedNode(Config{Budget: 1, LookRate: DefaultLookRate, LookBurst: DefaultLookBurst})
+	n.w[target(1)], n.w[target(2)] = early, early
+	n.ask(1, 2, 3)
+	wantKind(t, n, target(1), KindHeld)
+	wantKind(t, n, target(2), KindHeld)
+	wantKind(t, n, target(3), KindHeld)
+	n.ask(4)
+	wantKind(t, n, target(4), KindOverLimit)
+	n.wait(LookWait)
+	n.ask(5)
+	wantKind(t, n, target(5), KindOverLimit)
+	wantKind(t, n, target(3), KindOther)
+}
+
 func TestOwnedAddressIsPassedThroughWhenTheWatchIsLate(t *testing.T) {
 	n := lookingNode()
 	n.ask(1)

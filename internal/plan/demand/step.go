@@ -217,6 +217,10 @@ func (s *step) place(t netip.AddrPort, e *entry, a plan.Answer, asked bool) {
 		if !e.service {
 			e.service, s.save = true, true
 		}
+		if e.kind == KindWaiting && s.looking() && a.Early() && s.waits(t, e, a) {
+			s.turn(t, e, KindHeld)
+			return
+		}
 		s.turn(t, e, KindService)
 	case e.kind == KindService, e.kind == KindOther:
 		s.turn(t, e, e.kind) // answered before: only its answer changes

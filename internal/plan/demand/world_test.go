@@ -19,6 +19,7 @@ const (
 	passed                  // in the range, nobody's, mode balance
 	served                  // a declared Service port
 	empty                   // a declared Service port without endpoints
+	early                   // one whose endpoints are yet to be told
 	undeclared              // a Service's address, another port
 	foreign                 // another balancer's
 	external                // outside the range
@@ -41,6 +42,9 @@ func (w world) look(t netip.AddrPort) plan.Answer {
 	case empty:
 		a.Class, a.Verdict, a.Reason = plan.ClassService, plan.Refuse, plan.NoEndpoints
 		a.Policy = &plan.Policy{}
+	case early:
+		a.Class, a.Verdict, a.Reason = plan.ClassService, plan.Refuse, plan.NoEndpoints
+		a.Policy, a.Awaited = &plan.Policy{}, true
 	case undeclared:
 		a.Class, a.Verdict, a.Reason = plan.ClassService, plan.Refuse, plan.PortNotDeclared
 	case foreign:
