@@ -106,12 +106,12 @@ func raiseOpenFiles(want uint64) (uint64, error) {
 // earlyDeaths is how often agent or Envoy may end before they have worked once.
 const earlyDeaths = 3
 
-// awaitProxy waits until the agent has read its sources and Envoy is connected,
-// and then opens the way for captured pods.
+// awaitProxy waits until the agent has read its sources and Envoy is connected and
+// serves, and then opens the way for captured pods.
 func (n *Node) awaitProxy(ctx context.Context) error {
 	for {
 		state, ready := n.askAgent(ctx)
-		if ready {
+		if ready && n.EnvoyPID() != 0 { // its supervisor sees it serve a moment later
 			close(n.proxyReady)
 			return nil
 		}
@@ -119,6 +119,9 @@ func (n *Node) awaitProxy(ctx context.Context) error {
 			if p.deaths >= earlyDeaths {
 				return fmt.Errorf("%s does not stay up: %s%s", p.name, p.exit, n.logTail(p.name))
 			}
+		}
+		if ready {
+			state = "Envoy does not serve"
 		}
 		if err := pause(ctx); err != nil {
 			return fmt.Errorf("%s: %w%s%s", state, err, n.logTail("agent"), n.logTail("envoy"))
