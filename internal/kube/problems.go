@@ -14,7 +14,7 @@ import (
 
 const (
 	// grace is how long requests may fail before anybody is told: an API server
-	// that restarts ends every watch.
+	// that restarts ends every watch, and forbids at first what it will allow.
 	grace = 3 * time.Second
 	// mostComplaints bounds what is listed of each kind's objects.
 	mostComplaints = 20
@@ -67,11 +67,11 @@ func (s *Source) problemOf(k KindFreshness, now time.Time) string {
 	switch {
 	case k.Absent && k.Kind == ServiceCIDRs && !s.o.RangeGiven:
 		return "the API server does not serve networking.k8s.io/v1 ServiceCIDRs, as Kubernetes 1.33 and later do: no Service range is known; give --service-range"
-	case k.Err == nil:
+	case k.Err == nil || now.Sub(k.FailingSince) < grace:
 		return ""
 	}
 	switch failureOf(k.Err) {
-	case failUnreachable:
+	case failUnreachable: // said of the API server
 		return ""
 	case failForbidden:
 		if apierrors.IsUnauthorized(k.Err) {
@@ -80,9 +80,6 @@ func (s *Source) problemOf(k KindFreshness, now time.Time) string {
 		r := k.Kind.right()
 		return fmt.Sprintf("forbidden: the agent's ClusterRole needs apiGroups: [%q], resources: [%s], verbs: [%s]: %v",
 			r.Group, r.Resource, strings.Join(r.Verbs, ", "), k.Err)
-	}
-	if now.Sub(k.FailingSince) < grace {
-		return ""
 	}
 	return fmt.Sprintf("cannot be watched since %s: %v", k.FailingSince.UTC().Format(time.RFC3339), k.Err)
 }

@@ -135,22 +135,24 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 	}
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
-	failing := map[Kind]bool{} // of which the log was told
+	log := newSpoken(s)
 	for last := (Batch{}); ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.out.wake:
 		case <-tick.C:
-			s.tellSilent(s.health.cutSilent())
+			log.silent(s.health.cutSilent())
 		}
-		s.tellFailing(failing)
+		log.failures()
 		b := Batch{Problems: s.problems()}
 		b.Changes, b.Synced = s.out.take()
 		if len(b.Changes) == 0 && b.Synced == last.Synced && slices.Equal(b.Problems, last.Problems) {
 			continue
 		}
-		s.tellSynced(b, last)
+		if b.Synced && !last.Synced {
+			s.o.Log.Info("the API server's objects are known", "addr", s.client.Server())
+		}
 		sink(b)
 		last = Batch{Problems: b.Problems, Synced: b.Synced}
 	}
@@ -158,30 +160,3 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 
 // housekeeping is how often silence and standing failures are looked at.
 const housekeeping = time.Second
-
-func (s *Source) tellSilent(ks []Kind) {
-	for _, k := range ks {
-		s.o.Log.Warn("nothing was heard of a watch; it is begun anew", "type", string(k), "reason", "no event and no bookmark for "+s.o.StaleAfter.String())
-	}
-}
-
-// tellFailing logs when a kind's requests begin to fail, and when they no longer do.
-func (s *Source) tellFailing(known map[Kind]bool) {
-	now := s.o.Now()
-	for _, k := range s.Freshness().Kinds {
-		switch fails := !k.FailingSince.IsZero(); {
-		case fails && !known[k.Kind] && now.Sub(k.FailingSince) >= grace:
-			known[k.Kind] = true
-			s.o.Log.Warn("a kind cannot be watched; what is known of it stays", "type", string(k.Kind), "reason", string(failureOf(k.Err)), "err", k.Err)
-		case !fails && known[k.Kind]:
-			delete(known, k.Kind)
-			s.o.Log.Info("a kind is watched again", "type", string(k.Kind))
-		}
-	}
-}
-
-func (s *Source) tellSynced(b, last Batch) {
-	if b.Synced && !last.Synced {
-		s.o.Log.Info("the API server's objects are known", "addr", s.client.Server())
-	}
-}
