@@ -38,7 +38,7 @@ func (s *Source) problems() []api.Problem {
 		}
 	}
 	for _, k := range Kinds() {
-		list, all := s.stores[k].complaints(mostComplaints)
+		list, all := s.stores[k].complaints()
 		for _, c := range list {
 			name := c.name.String()
 			if c.name.Namespace == "" {

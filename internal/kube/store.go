@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -52,6 +51,8 @@ type store struct {
 	told  map[model.Name]told
 	notes map[model.Name][]convert.Note
 	pods  map[model.Name][]convert.Connecting
+	// complained are the first of the notes, sorted; nil when they changed.
+	complained []complaint
 }
 
 var (
@@ -133,7 +134,10 @@ func (s *store) measure(f *fact, before told, known bool) {
 
 // take remembers a fact and returns what it changes; nil for nothing.
 func (s *store) take(f *fact) model.Change {
-	keep(s.notes, f.name, f.notes)
+	if len(f.notes) > 0 || len(s.notes[f.name]) > 0 {
+		s.complained = nil
+		keep(s.notes, f.name, f.notes)
+	}
 	keep(s.pods, f.name, f.connecting)
 	before, known := s.told[f.name]
 	switch {
@@ -260,20 +264,26 @@ func (s *store) connecting() []convert.Connecting {
 	return out
 }
 
-// complaints lists at most so many notes, sorted by object, and how many there are.
-func (s *store) complaints(most int) (out []complaint, all int) {
+// complaints lists the first notes, sorted by object, and how many there are. It is
+// asked for with every batch, so it is kept until a note changes.
+func (s *store) complaints() (first []complaint, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n, notes := range s.notes {
+	for _, notes := range s.notes {
 		all += len(notes)
-		for _, x := range notes {
-			out = append(out, complaint{n, x})
-		}
 	}
-	slices.SortFunc(out, func(a, b complaint) int {
-		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.note.Field, b.note.Field))
-	})
-	return out[:min(len(out), most)], all
+	if s.complained == nil && all > 0 {
+		for _, n := range slices.SortedFunc(maps.Keys(s.notes), model.Name.Compare) {
+			for _, x := range s.notes[n] {
+				s.complained = append(s.complained, complaint{n, x})
+			}
+			if len(s.complained) >= mostComplaints {
+				break
+			}
+		}
+		s.complained = s.complained[:min(len(s.complained), mostComplaints)]
+	}
+	return s.complained, all
 }
 
 // complaint is a note and the object it is about.
