@@ -155,6 +155,10 @@ func (p *pair) check(n *tally) *finding {
 	return nil
 }
 
+// compare holds one dial to the three rules: an address is passed through if and
+// only if the list says so; what is not equals, without exception, what a restarted
+// kube-proxy does with the input as the list corrects it; and what is not as the
+// running kube-proxy does it, some difference of the list explains.
 func (p *pair) compare(t netip.AddrPort, fixed *kubeProxy, n *tally) *finding {
 	f := &finding{world: p.world, target: t, kubeProxy: p.kubeProxy.dial(t), corrected: fixed.dial(t), aether: p.aether.dial(t)}
 	passing := f.applying(true)
