@@ -30,6 +30,7 @@ const (
 	Seconds   Unit = "s"
 	CoreShare Unit = "% of a core"
 	PerSecond Unit = "/s"
+	Count     Unit = "count"
 )
 
 // Write is a figure in words.
@@ -41,6 +42,8 @@ func (u Unit) Write(v float64) string {
 		return fmt.Sprintf("%.2f %s", v, u)
 	case CoreShare:
 		return fmt.Sprintf("%.1f %s", 100*v, u)
+	case Count:
+		return fmt.Sprintf("%.0f", v)
 	case PerSecond:
 		return fmt.Sprintf("%.0f/s", v)
 	default:

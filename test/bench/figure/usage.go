@@ -113,13 +113,18 @@ func (u Usage) OursSince(before Usage) time.Duration { return u.ours - before.ou
 func (u Usage) MachineSince(before Usage) time.Duration { return u.machine - before.machine }
 
 // ResidentMiB is a process's resident memory.
-func ResidentMiB(pid int) (float64, error) {
+func ResidentMiB(pid int) (float64, error) { return statusMiB(pid, "VmRSS:") }
+
+// MostResidentMiB is the most that a process's resident memory was since its start.
+func MostResidentMiB(pid int) (float64, error) { return statusMiB(pid, "VmHWM:") }
+
+func statusMiB(pid int, field string) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read memory in use: %w", err)
 	}
 	for line := range bytes.Lines(b) {
-		if f := strings.Fields(string(line)); len(f) == 3 && f[0] == "VmRSS:" {
+		if f := strings.Fields(string(line)); len(f) == 3 && f[0] == field {
 			kib, err := strconv.ParseFloat(f[1], 64)
 			return kib / 1024, err
 		}
