@@ -60,7 +60,7 @@ LAB_ENV := AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) AETHER_BIN=$(abspath $(B
 # The first time Kubernetes is built, which takes a quarter of an hour on two cores.
 .PHONY: test-lab
 test-lab: build envoy deps ## Run the tests against a real Kubernetes on this machine (root)
-	cd test/lab && go vet ./... && $(LAB_ENV) go test -count=1 -timeout 60m -p 1 $(GOTESTFLAGS) ./...
+	cd test/lab && go vet $(GOFLAGS_ALL) ./... && $(LAB_ENV) go test $(GOFLAGS_ALL) -count=1 -timeout 60m -p 1 $(GOTESTFLAGS) ./...
 
 .PHONY: lab-up
 lab-up: build envoy deps ## Bring a real Kubernetes up on this machine, with the agent and Envoy (root)
@@ -68,7 +68,7 @@ lab-up: build envoy deps ## Bring a real Kubernetes up on this machine, with the
 
 .PHONY: lab-down
 lab-down: ## Take it down again, or remove what a killed one left
-	cd test/lab && go run $(GOFLAGS_ALL) ./cmd/lab down $(LABFLAGS)
+	cd test/lab && go build $(GOFLAGS_ALL) -o $(abspath $(BIN))/lab ./cmd/lab && $(abspath $(BIN))/lab down $(LABFLAGS)
 
 .PHONY: fuzz
 fuzz: ## Run every fuzzer for FUZZTIME (60s) each
