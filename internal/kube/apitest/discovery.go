@@ -74,6 +74,7 @@ func (s *Server) discover(a *answer, r *http.Request) error {
 		_, err := a.Write([]byte("ok"))
 		return err
 	case len(parts) == 1 && s.wantsAggregated(r):
+		a.Header().Set("Vary", "Accept")
 		return writeJSON(a, aggregated, s.aggregate(parts[0] == "api"))
 	case len(parts) == 1 && parts[0] == "api":
 		return writeAs(a, r, &metav1.APIVersions{Versions: s.versionsOf("")})
@@ -86,14 +87,22 @@ func (s *Server) discover(a *answer, r *http.Request) error {
 	}
 	for _, g := range s.groupList().Groups {
 		if g.Name == parts[1] {
+			g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
 			return writeAs(a, r, &g)
 		}
 	}
-	return noSuchPage()
+	return s.missing(a, parts[1])
 }
 
-func noSuchPage() error {
-	return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "404 page not found", 0, true)
+// missing answers for a path that leads nowhere: within a group that is served
+// with a Status, else with a page, as API servers do.
+func (s *Server) missing(a *answer, group string) error {
+	if len(s.versionsOf(group)) == 0 {
+		a.begin(http.StatusNotFound, "text/plain; charset=utf-8")
+		_, err := a.Write([]byte("404 page not found\n"))
+		return err
+	}
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "", 0, false)
 }
 
 // wantsAggregated reports whether aggregated discovery is what the client prefers
@@ -132,13 +141,17 @@ func (s *Server) aggregate(core bool) *apidiscoveryv2.APIGroupDiscoveryList {
 		for _, v := range s.versionsOf(group) {
 			in := apidiscoveryv2.APIVersionDiscovery{Version: v, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 			for _, k := range s.served(group, v) {
+				is := metav1.GroupVersionKind{Kind: k.kind} // built-in kinds leave the rest out
+				if k.custom {
+					is.Group, is.Version = group, v
+				}
 				scope := apidiscoveryv2.ScopeCluster
 				if k.namespaced {
 					scope = apidiscoveryv2.ScopeNamespace
 				}
 				in.Resources = append(in.Resources, apidiscoveryv2.APIResourceDiscovery{
 					Resource: k.resource, SingularResource: strings.ToLower(k.kind), Scope: scope, Verbs: verbs,
-					ResponseKind: &metav1.GroupVersionKind{Group: group, Version: v, Kind: k.kind},
+					ResponseKind: &is,
 				})
 			}
 			one.Versions = append(one.Versions, in)
@@ -154,7 +167,7 @@ func (s *Server) groupList() *metav1.APIGroupList {
 		if group == "" {
 			continue
 		}
-		one := metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: group}
+		one := metav1.APIGroup{Name: group}
 		for _, v := range s.versionsOf(group) {
 			one.Versions = append(one.Versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
 		}
@@ -168,7 +181,7 @@ func (s *Server) groupList() *metav1.APIGroupList {
 func (s *Server) resources(a *answer, r *http.Request, group, v string) error {
 	served := s.served(group, v)
 	if len(served) == 0 {
-		return noSuchPage()
+		return s.missing(a, group)
 	}
 	out := &metav1.APIResourceList{GroupVersion: schema.GroupVersion{Group: group, Version: v}.String()}
 	for _, k := range served {

@@ -38,7 +38,7 @@ func served(t *testing.T, s *apitest.Server) []string {
 }
 
 func TestDiscovery(t *testing.T) {
-	base := "discovery.k8s.io/v1/endpointslices v1/nodes v1/pods v1/services"
+	base := "discovery.k8s.io/v1/endpointslices networking.k8s.io/v1/ingresses networking.k8s.io/v1/networkpolicies v1/nodes v1/pods v1/services"
 	v1 := " networking.k8s.io/v1/ipaddresses networking.k8s.io/v1/servicecidrs"
 	beta := " networking.k8s.io/v1beta1/ipaddresses networking.k8s.io/v1beta1/servicecidrs"
 	for _, row := range []struct {
@@ -83,8 +83,13 @@ func TestDiscoveryOfOneVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.ServerResourcesForGroupVersionWithContext(t.Context(), "networking.k8s.io/v1"); !apierrors.IsNotFound(err) {
-		t.Errorf("a version that is not served: %v", err)
+	for _, gv := range []string{"networking.k8s.io/v1beta1", "multicluster.x-k8s.io/v1beta1"} {
+		if _, err := d.ServerResourcesForGroupVersionWithContext(t.Context(), gv); !apierrors.IsNotFound(err) {
+			t.Errorf("a version that is not served: %v", err)
+		}
+	}
+	if list, err := d.ServerResourcesForGroupVersionWithContext(t.Context(), "networking.k8s.io/v1"); err != nil || len(list.APIResources) != 2 {
+		t.Errorf("networking of 1.32: %v, %v", list, err)
 	}
 	list, err := d.ServerResourcesForGroupVersionWithContext(t.Context(), "v1")
 	if err != nil || len(list.APIResources) != 3 {

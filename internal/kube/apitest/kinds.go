@@ -58,8 +58,8 @@ func always(version string) func(*Server) []string {
 	return func(*Server) []string { return []string{version} }
 }
 
-// networking says which versions of ServiceCIDR and IPAddress there are (KEP-1880).
-func networking(s *Server) (out []string) {
+// allocation says which versions of ServiceCIDR and IPAddress there are (KEP-1880).
+func allocation(s *Server) (out []string) {
 	if s.options.Minor >= 33 {
 		out = append(out, "v1")
 	}
@@ -80,8 +80,11 @@ var kinds = []kind{
 	{kind: "Node", resource: "nodes", versions: always("v1"), fields: nodeFields},
 	{kind: "Pod", resource: "pods", namespaced: true, versions: always("v1"), fields: podFields, generation: true},
 	{group: discoveryv1.GroupName, kind: "EndpointSlice", resource: "endpointslices", namespaced: true, versions: always("v1"), generation: true},
-	{group: networkingv1.GroupName, kind: "ServiceCIDR", resource: "servicecidrs", versions: networking},
-	{group: networkingv1.GroupName, kind: "IPAddress", resource: "ipaddresses", versions: networking},
+	{group: networkingv1.GroupName, kind: "ServiceCIDR", resource: "servicecidrs", versions: allocation},
+	{group: networkingv1.GroupName, kind: "IPAddress", resource: "ipaddresses", versions: allocation},
+	// What has always been there beside them, so that the group's v1 is.
+	{group: networkingv1.GroupName, kind: "Ingress", resource: "ingresses", namespaced: true, versions: always("v1")},
+	{group: networkingv1.GroupName, kind: "NetworkPolicy", resource: "networkpolicies", namespaced: true, versions: always("v1")},
 	{group: ImportGroup, kind: "ServiceImport", resource: "serviceimports", namespaced: true, versions: installed, generation: true, custom: true},
 }
 

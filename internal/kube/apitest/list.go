@@ -93,7 +93,7 @@ func parseVersion(text string) (uint64, error) {
 	}
 	v, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("Invalid value: %q: strconv.ParseUint: parsing %q: invalid syntax", text, text))
+		return 0, fmt.Errorf("resourceVersion: Invalid value: %q: %w", text, err)
 	}
 	return v, nil
 }
@@ -147,7 +147,7 @@ func parseContinuation(text string) (c continuation, err error) {
 		err = json.Unmarshal(raw, &c)
 	}
 	if err != nil {
-		return continuation{}, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: %v", err))
+		return continuation{}, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: continue key is not valid: %v", err))
 	}
 	return c, nil
 }
@@ -159,7 +159,7 @@ func (s *Server) read(ctx context.Context, resource string, o *metainternal.List
 	}
 	version, err := parseVersion(o.ResourceVersion)
 	if err != nil {
-		return page{}, err
+		return page{}, apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
 	if err := s.fresh(ctx, version); err != nil {
 		return page{}, err
@@ -273,13 +273,13 @@ func (s *Server) sendList(a *answer, r *http.Request, mediaType string, body []b
 		}
 		return errCut
 	}
-	a.Header().Add("Vary", "Accept-Encoding")
 	if len(body) < gzipFrom || !compressible(r) {
 		a.begin(http.StatusOK, mediaType)
 		_, err := a.Write(body)
 		return err
 	}
 	a.Header().Set("Content-Encoding", "gzip")
+	a.Header().Add("Vary", "Accept-Encoding")
 	a.begin(http.StatusOK, mediaType)
 	return compressed(a, body)
 }

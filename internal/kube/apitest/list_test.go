@@ -189,6 +189,10 @@ func TestListOptionsAreValidated(t *testing.T) {
 	if _, err := listServices(t.Context(), c, metav1.ListOptions{ResourceVersion: "x"}); !apierrors.IsBadRequest(err) {
 		t.Errorf("a resourceVersion that is no number: %v", err)
 	}
+	_, err := listServices(t.Context(), c, metav1.ListOptions{ResourceVersion: "x", Watch: true})
+	if status, ok := err.(apierrors.APIStatus); !ok || status.Status().Code != http.StatusInternalServerError {
+		t.Errorf("a watch from a resourceVersion that is no number: %v", err)
+	}
 }
 
 func TestGet(t *testing.T) {

@@ -129,7 +129,20 @@ func (s *Server) dispatch(a *answer, r *http.Request, q request) error {
 	case "watch":
 		return s.watch(a, r, q)
 	}
-	return noSuchPage()
+	return s.missing(a, groupOf(r.URL.Path))
+}
+
+// groupOf returns the group that a path is in; one that does not exist for a path
+// that is in none.
+func groupOf(path string) string {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case parts[0] == "api" && len(parts) > 1:
+		return ""
+	case parts[0] == "apis" && len(parts) > 1:
+		return parts[1]
+	}
+	return "none"
 }
 
 // failing makes the error of a fault, worded as API servers do.

@@ -53,7 +53,8 @@ func (s *Server) watch(a *answer, r *http.Request, q request) error {
 	}
 	version, err := parseVersion(o.ResourceVersion)
 	if err != nil {
-		return err
+		// API servers answer a watch so, and a list otherwise.
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}}
 	}
 	t := &telling{
 		stream: &stream{kind: q.kind, version: q.version, order: make(chan ending, 1)},
