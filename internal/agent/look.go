@@ -20,8 +20,10 @@ const (
 	// lookTimeout bounds one look. It is below what a dial is held for, so that an
 	// API server that does not answer is found out while the dial waits.
 	lookTimeout = 2 * time.Second
-	// behindInterval is how often it is asked whether the source is behind.
-	behindInterval = 100 * time.Millisecond
+	// behindInterval is how often it is asked whether the source is behind. A source
+	// takes seconds to find out that it is, and an agent with nothing to do should
+	// not be woken for it more often than for anything else.
+	behindInterval = time.Second
 )
 
 // Looker looks at addresses where they are handed out, which the source, whose
