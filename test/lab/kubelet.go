@@ -152,6 +152,9 @@ func (k *kubelet) sync(key string) error {
 	pod, err := k.lister.Pods(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
 		k.node.RemovePod(key, 0) // it was deleted by force, or is gone already
+		k.mu.Lock()
+		k.forget(types.UID(k.local[key].UID))
+		k.mu.Unlock()
 		return nil
 	}
 	if err != nil {
@@ -282,9 +285,7 @@ func (k *kubelet) finish(pod *corev1.Pod) error {
 		return errors.New("it is being made, and ends then")
 	}
 	k.mu.Lock()
-	delete(k.given, pod.UID)
-	delete(k.ending, pod.UID)
-	delete(k.wrote, pod.UID)
+	k.forget(pod.UID)
 	k.mu.Unlock()
 	now := int64(0)
 	err := k.client.CoreV1().Pods(pod.Namespace).Delete(k.ctx, pod.Name, metav1.DeleteOptions{
@@ -294,6 +295,13 @@ func (k *kubelet) finish(pod *corev1.Pod) error {
 		return fmt.Errorf("remove pod: %w", err)
 	}
 	return nil
+}
+
+// forget drops what was remembered of a pod. It needs mu.
+func (k *kubelet) forget(uid types.UID) {
+	delete(k.given, uid)
+	delete(k.ending, uid)
+	delete(k.wrote, uid)
 }
 
 // inSandbox reports whether something of the pod is left there. It asks the

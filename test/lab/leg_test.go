@@ -124,6 +124,22 @@ func TestServiceAnswersWithoutKubeProxysTable(t *testing.T) {
 	wantNone(t, s, "plain", vip)
 	// Never dialled before: the answer, too, comes without kube-proxy.
 	wantAll(t, s, "captured", vip, 2)
+
+	// The same beside a kube-proxy that works, and whose table is deleted whenever
+	// it writes one.
+	keeper := s.KeepKubeProxyTableDeleted()
+	t.Cleanup(func() { _ = keeper.Stop() }) // on an early end; else it is known already
+	s.Must(s.KubeProxy.Start(t.Context()))
+	s.Eventually("kube-proxy wrote its table again, and it was deleted", func() error {
+		wantAll(t, s, "captured", vip, 2)
+		if keeper.Times() == 0 {
+			return errorf("there was nothing to delete yet")
+		}
+		return nil
+	})
+	s.Must(keeper.Stop())
+	s.Must(s.KubeProxy.Restart(t.Context()))
+	s.Answers("plain", vip, 80)
 }
 
 // A Service without endpoints is refused by us: with a reset, a line that names
