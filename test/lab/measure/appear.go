@@ -133,7 +133,7 @@ func (c *cluster) whileOthersChange(ctx context.Context, do func(context.Context
 	if err != nil {
 		return 0, err
 	}
-	ch := churn(ctx, elsewhere, moveEndpoint(c.client, c.people.others))
+	ch := churn(ctx, elsewhere, c.moveEndpoint)
 	err = do(ctx)
 	_, churnErr := ch.end()
 	if err := errors.Join(err, churnErr); err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -38,7 +39,8 @@ type cluster struct {
 	say     func(format string, args ...any)
 
 	freshMu sync.Mutex
-	fresh   int // Services that came and went
+	fresh   int          // Services that came and went
+	moved   atomic.Int64 // endpoints
 }
 
 // pods are the clients on our node and the servers on another.

@@ -74,7 +74,7 @@ func (c *cluster) measureCost(ctx context.Context, s Settings) (*Cost, error) {
 	if err := c.window(ctx, r, 0, s.Window); err != nil {
 		return nil, err
 	}
-	ch := churn(ctx, s.Busy, moveEndpoint(c.client, c.people.others))
+	ch := churn(ctx, s.Busy, c.moveEndpoint)
 	began := time.Now()
 	err = c.window(ctx, r, 1, s.Window)
 	took := time.Since(began)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -142,17 +143,19 @@ func (c *churner) end() (int, error) {
 	return int(c.n.Load()), err
 }
 
-// moveEndpoint is a step of churn: of the Services, one after the other, an endpoint
-// moves elsewhere.
-func moveEndpoint(client kubernetes.Interface, list []*service) func(context.Context, int) error {
-	return func(ctx context.Context, i int) error {
-		// Neighbours are written by different goroutines: a copy, and far apart.
-		s := *list[i*stride%len(list)]
-		s.endpoints = append([]endpoint(nil), s.endpoints...)
-		s.endpoints[0] = far(1<<21+i%(1<<20), 1)[0]
-		return put(ctx, client, &s, 0)
-	}
+// moveEndpoint is a step of churn: of the Services whose endpoints nobody dials, one
+// after the other, an endpoint moves elsewhere. It never moves to where it was.
+func (c *cluster) moveEndpoint(ctx context.Context, _ int) error {
+	i := int(c.moved.Add(1))
+	// Neighbours are written by different goroutines: a copy, and far apart.
+	s := *c.people.others[i*stride%len(c.people.others)]
+	s.endpoints = slices.Clone(s.endpoints)
+	s.endpoints[0] = elsewhereFar(i)
+	return put(ctx, c.client, &s, 0)
 }
+
+// elsewhereFar is an endpoint that no Service was laid out with, another one for each i.
+func elsewhereFar(i int) endpoint { return far(1<<21+i, 1)[0] }
 
 // stride spreads changes over the Services; it is prime.
 const stride = 7919

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -204,9 +205,9 @@ func (c *cluster) prepareLoad(ctx context.Context, s Settings) error {
 func (c *cluster) measureFirstLoaded(ctx context.Context, cold []*service, s Settings) (First, error) {
 	ch := churn(ctx, s.Busy, func(ctx context.Context, i int) error {
 		x := *c.people.rolling
-		x.endpoints = append([]endpoint(nil), x.endpoints...)
+		x.endpoints = slices.Clone(x.endpoints)
 		part := i % x.slices()
-		x.endpoints[part*perSlice+i/x.slices()%perSlice] = far(1<<21+i, 1)[0]
+		x.endpoints[part*perSlice+i/x.slices()%perSlice] = elsewhereFar(int(c.moved.Add(1)))
 		return put(ctx, c.client, &x, part)
 	})
 	load := &FirstLoad{

@@ -210,7 +210,7 @@ func (c *cluster) measureLevel(ctx context.Context, p *readerProcess, l *ScopeLe
 		return err
 	}
 	l.IdleCPU, l.IdleKiB = cpu[0], kib
-	ch := churn(ctx, s.Busy, moveEndpoint(c.client, c.people.others))
+	ch := churn(ctx, s.Busy, c.moveEndpoint)
 	since := time.Now()
 	cpu, l.BusyKiB, err = look()
 	l.BusyCPU, l.ServerCPU = cpu[0], cpu[1]
