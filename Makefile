@@ -46,14 +46,14 @@ test: build envoy deps ## Run every test, with the race detector (root for the k
 	go build -race ./...
 	AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) go test -race -count=1 -timeout 60m -p 1 $(GOTESTFLAGS) ./...
 	cd test/dashboard && AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) AETHER_BIN=$(abspath $(BIN)) go test -count=1 -timeout 10m $(GOTESTFLAGS) ./...
-	cd test/oracle && go vet ./... && go test -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+	cd test/oracle && go test $(GOFLAGS_ALL) -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 	tools/fuzz.sh $(FUZZTIME)
 
 STATES ?= 200000
 
 .PHONY: oracle
 oracle: ## Compare STATES (200,000) random clusters with kube-proxy's own code, on all CPUs (a few minutes; needs no root)
-	cd test/oracle && go test -count=1 -timeout 12h -v -run TestHistories . -args -oracle.states=$(STATES)
+	cd test/oracle && go test $(GOFLAGS_ALL) -count=1 -timeout 12h -v -run TestHistories . -args -oracle.states=$(STATES)
 
 LAB_ENV := AETHER_ENVOY=$(abspath $(BUILD)/envoy/envoy) AETHER_BIN=$(abspath $(BIN))
 

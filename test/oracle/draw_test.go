@@ -326,7 +326,7 @@ func changeService(t *rapid.T, w *world, s *corev1.Service) *corev1.Service {
 		again.UID, again.CreationTimestamp, again.Labels, again.Annotations = s.UID, s.CreationTimestamp, s.Labels, s.Annotations
 		return again
 	case "externals":
-		s.Spec.ExternalIPs, s.Spec.ExternalTrafficPolicy, s.Status = nil, "", corev1.ServiceStatus{}
+		s.Spec.ExternalIPs, s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort, s.Status = nil, "", 0, corev1.ServiceStatus{}
 		drawExternals(t, s)
 	case "VIP", "families":
 		if vipOf(s).IsValid() {
