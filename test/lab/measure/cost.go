@@ -71,7 +71,7 @@ func (c *cluster) measureCost(ctx context.Context, s Settings) (*Cost, error) {
 		r.Programs = append(r.Programs, ProgramCost{Program: name, StartMiB: most})
 	}
 	r.sort()
-	if err := c.window(ctx, r, 0, s.Window); err != nil {
+	if err := c.window(ctx, r, 0, s.Idle); err != nil {
 		return nil, err
 	}
 	ch := churn(ctx, s.Busy, c.moveEndpoint)

@@ -38,9 +38,11 @@ type Settings struct {
 	Rolling int `json:"rolling"`
 	Pods    int `json:"pods"`
 	// Busy is how many slices change per second, Window how many seconds CPU and
-	// memory are looked at.
+	// memory are looked at meanwhile, Idle how many nothing changes: long enough for
+	// what Go's runtime does every two minutes.
 	Busy   int     `json:"busy"`
 	Window float64 `json:"window"`
+	Idle   float64 `json:"idle"`
 	// Demand are the numbers of Services in demand of part scope, ascending;
 	// ScopeWindow is its Window.
 	Demand      []int   `json:"demand"`
@@ -62,11 +64,11 @@ var (
 	allParts = []string{partSmall, partLarge, partPass, partCost, partFirst, partLoaded, partScope}
 	defaults = Settings{
 		Parts: allParts, Small: 100, Large: 10_000, Endpoints: 100_000, Leaving: 8, Samples: 100, Cold: 300,
-		Asked: 2000, Rolling: 5000, Pods: 100, Busy: 50, Window: 60, Demand: []int{1, 50, 500}, ScopeWindow: 10,
+		Asked: 2000, Rolling: 5000, Pods: 100, Busy: 50, Window: 60, Idle: 125, Demand: []int{1, 50, 500}, ScopeWindow: 10,
 	}
 	quick = Settings{
 		Parts: allParts, Small: 20, Large: 200, Endpoints: 1000, Leaving: 4, Samples: 3, Cold: 10,
-		Asked: 20, Rolling: 200, Pods: 4, Busy: 20, Window: 1, Demand: []int{1, 5}, ScopeWindow: 1,
+		Asked: 20, Rolling: 200, Pods: 4, Busy: 20, Window: 1, Idle: 1, Demand: []int{1, 5}, ScopeWindow: 1,
 	}
 )
 
