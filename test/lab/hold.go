@@ -42,7 +42,9 @@ func End(ctx context.Context, name string) (did []string, err error) {
 	err = Poll(ctx, "lab "+c.Name+" has ended", func(ctx context.Context) error {
 		removed, err := Clean(ctx, c.StateDir, c.Name)
 		if !errors.Is(err, ErrRunning) {
-			did = append(did, removed...)
+			for _, r := range removed {
+				did = append(did, "removed "+r)
+			}
 			if err != nil {
 				return errEnded{err}
 			}
