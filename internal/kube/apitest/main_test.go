@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,8 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"go.uber.org/goleak"
-
 	"aether.io/aether/internal/kube/apitest"
 )
 
@@ -32,7 +31,6 @@ var (
 	codecs  = serializer.NewCodecFactory(scheme)
 	params  = metav1.ParameterCodec
 	core    = schema.GroupVersion{Version: "v1"}
-	slices1 = discoveryv1.SchemeGroupVersion
 	network = networkingv1.SchemeGroupVersion
 )
 
@@ -55,7 +53,7 @@ func client(t *testing.T, s *apitest.Server, gv schema.GroupVersion, accept stri
 	if gv.Group == "" {
 		c.APIPath = "/api"
 	}
-	c.ContentConfig.AcceptContentTypes, c.ContentConfig.ContentType = accept, accept
+	c.AcceptContentTypes, c.ContentType = accept, accept
 	c.NegotiatedSerializer = codecs.WithoutConversion()
 	out, err := rest.RESTClientFor(c)
 	if err != nil {

@@ -150,7 +150,7 @@ func failing(f Failure, q request) error {
 	gr, wait := q.kind.groupResource(), int(f.RetryAfter/time.Second)
 	switch f.Code {
 	case http.StatusForbidden:
-		return apierrors.NewForbidden(gr, q.name, fmt.Errorf("User \"test\" cannot %s resource %q in API group %q", q.verb, gr.Resource, gr.Group))
+		return apierrors.NewForbidden(gr, q.name, fmt.Errorf("the test cannot %s resource %q in API group %q", q.verb, gr.Resource, gr.Group))
 	case http.StatusTooManyRequests:
 		return apierrors.NewTooManyRequests("too many requests, please try again later", wait)
 	case http.StatusUnauthorized:

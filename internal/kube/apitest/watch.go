@@ -60,7 +60,7 @@ func (s *Server) watch(a *answer, r *http.Request, q request) error {
 		stream: &stream{kind: q.kind, version: q.version, order: make(chan ending, 1)},
 		server: s, answer: a, ctx: r.Context(), query: q, filter: f, info: info,
 	}
-	t.framer = info.StreamSerializer.Framer.NewFrameWriter(&t.pending)
+	t.framer = info.StreamSerializer.NewFrameWriter(&t.pending)
 	mediaType := info.MediaType
 	if !info.EncodesAsText {
 		mediaType += ";stream=watch"
