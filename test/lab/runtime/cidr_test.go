@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -112,7 +111,7 @@ func listeners(t *testing.T, s *labtest.Space) map[string]int {
 		}
 	}
 	if _, ok := out["listener_in_place_updated"]; !ok {
-		t.Fatal(fmt.Sprintf("Envoy's counters of listeners: %s", b))
+		t.Fatalf("Envoy's counters of listeners: %s", b)
 	}
 	return out
 }

@@ -61,7 +61,7 @@ func (l *load) dial(ctx context.Context, pod, path string, vip netip.Addr) {
 			return nil
 		})
 		if err == nil && a.Outcome == echo.OK && path == "/" {
-			err = json.Unmarshal([]byte(a.Verdict.Answer), &a.By)
+			err = json.Unmarshal([]byte(a.Answer), &a.By)
 		}
 		l.mu.Lock()
 		if err != nil {
