@@ -23,6 +23,9 @@ import (
 const (
 	// connectTimeout lets one lost SYN (retransmitted after 1 s) pass.
 	connectTimeout = 2 * time.Second
+	// passthroughConnectTimeout is that of the chains that dial the dialled address
+	// and try it once: as long as all attempts of the others take.
+	passthroughConnectTimeout = connectAttempts * connectTimeout
 	// bufferBytes is the soft limit of a connection's buffer per direction.
 	bufferBytes = 64 << 10
 	// Keepalive finds a dead peer of a quiet connection in 15 + 3·5 s.
@@ -121,6 +124,13 @@ func passthroughService(name string, a plan.Answer, s Settings) *clusterv3.Clust
 	if a.Service != nil && a.Policy != nil {
 		c.AltStatName = text(StatName(a.Service.Service, a.Service.Port))
 	}
+	return c
+}
+
+// passthroughChain returns the cluster of a chain that dials the dialled address.
+func passthroughChain(name string, s Settings) *clusterv3.Cluster {
+	c := originalDst(name, s)
+	c.ConnectTimeout = duration(passthroughConnectTimeout)
 	return c
 }
 

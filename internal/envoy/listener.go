@@ -61,6 +61,12 @@ const onDemandTimeout = 3 * time.Second
 // one of five that lives in a round of them.
 const connectAttempts = 5
 
+// passthroughAttempts is the same for the chains that dial the dialled address:
+// there is no other. Who is refused is told at once; a second attempt could even
+// be answered a second later than the first, because kernels say "unreachable",
+// as kube-proxy's rules do, to one address only so often (icmp_ratelimit).
+const passthroughAttempts = 1
+
 // Listener returns a pod's capture listener. c changes nothing but its matcher.
 // w.NetNS must be the path of the pod's network namespace: without one Envoy
 // would bind in its own.
@@ -132,14 +138,19 @@ func filterChains(w model.Workload, s Settings) []*listenerv3.FilterChain {
 		state(stateCluster, "", clusterPrefix+"%DOWNSTREAM_LOCAL_ADDRESS%"),
 		constant(stateIdentity, factoryHashable, SPIFFEID(s.TrustDomain, w.Name.Namespace, w.ServiceAccount)),
 	}
+	once := func(name, cluster string) *listenerv3.Filter {
+		p := tcpProxy(name, cluster)
+		p.MaxConnectAttempts = u32(passthroughAttempts)
+		return proxyFilter(reportOpen(p, s))
+	}
 	leave := func(name, cluster string) *listenerv3.FilterChain {
-		return chain(name, s, proxyFilter(reportOpen(tcpProxy(name, cluster), s)))
+		return chain(name, s, once(name, cluster))
 	}
 	if s.EgressSource == PodSource {
 		from := constant(stateNetNS, factoryString, w.NetNS)
 		ask = append(ask, from)
 		leave = func(name, cluster string) *listenerv3.FilterChain {
-			return chain(name, s, connectionState(from), proxyFilter(reportOpen(tcpProxy(name, cluster), s)))
+			return chain(name, s, connectionState(from), once(name, cluster))
 		}
 	}
 	onDemand := tcpProxy(ChainService, NotProxiedCluster)

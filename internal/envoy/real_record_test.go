@@ -113,6 +113,8 @@ func TestRealRecords(t *testing.T) {
 		{"169.254.169.254:80", silent, Record{Cluster: NotProxiedCluster, Attempts: 1, Outcome: Refused, Reason: "not-proxied"}},
 		{"10.96.9.10:80", silent, Record{Outcome: Unanswered}},
 		{serverIP(1) + ":81", silent, Record{Cluster: PassthroughCluster, Endpoint: at(serverIP(1) + ":81"), Attempts: 1, BytesReceived: 18, Outcome: OK}},
+		// Nobody else has the address: it is not tried again.
+		{serverIP(1) + ":9", talking, Record{Cluster: PassthroughCluster, Endpoint: at(serverIP(1) + ":9"), Attempts: 1, Outcome: ConnectFailed, Failure: "delayed connect error: Connection refused"}},
 	} {
 		before := time.Now()
 		_, _ = l.exchange(tc.dialled, tc.client)

@@ -130,8 +130,8 @@ func proxyProtocolSocket() *corev3.TransportSocket {
 // BaseClusters returns the clusters that every node has whatever was asked for.
 func BaseClusters(s Settings) []*clusterv3.Cluster {
 	return []*clusterv3.Cluster{
-		originalDst(PassthroughCluster, s),
-		originalDst(RangePassthroughCluster, s),
+		passthroughChain(PassthroughCluster, s),
+		passthroughChain(RangePassthroughCluster, s),
 		refusing(NotProxiedCluster, plan.NotProxied, nil, s),
 	}
 }

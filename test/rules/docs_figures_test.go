@@ -37,6 +37,10 @@ var figures = []figure{
 	{"internal/envoy/cluster.go", "connectTimeout", "2 * time.Second", [][2]string{
 		{answers, "at most 2 s (connect timeout)"}, {logReference, "connect timeout of 2 s each"}, {limits, "costs 2 s per attempt"},
 	}},
+	{"internal/envoy/cluster.go", "passthroughConnectTimeout", "connectAttempts * connectTimeout", [][2]string{
+		{answers, "is tried once, for 10 s"}, {logReference, "or the dialled address within 10 s"}, {limits, "one of 10 s"},
+	}},
+	{"internal/envoy/listener.go", "passthroughAttempts", "1", [][2]string{{answers, "is tried once, for 10 s"}}},
 	{"internal/envoy/cluster.go", "userTimeout", "30 * time.Second", [][2]string{
 		{logReference, "data unacknowledged for 30 s"}, {limits, "at most 30 s of unacknowledged data"},
 	}},
