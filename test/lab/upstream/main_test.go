@@ -25,8 +25,12 @@ import (
 
 // nodes are two in each of three zones, as the tests of topology want. Ours is n1.
 var nodes = []lab.NodeConfig{
-	{Name: "n1", Zone: "zone-a"}, {Name: "n2", Zone: "zone-b"}, {Name: "n3", Zone: "zone-c"},
-	{Name: "n4", Zone: "zone-a"}, {Name: "n5", Zone: "zone-b"}, {Name: "n6", Zone: "zone-c"},
+	{Name: "n1", Zone: "zone-a"},
+	{Name: "n2", Zone: "zone-b"},
+	{Name: "n3", Zone: "zone-c"},
+	{Name: "n4", Zone: "zone-a"},
+	{Name: "n5", Zone: "zone-b"},
+	{Name: "n6", Zone: "zone-c"},
 }
 
 // atOnce is how many rows run at the same time: they wait more than they work.
