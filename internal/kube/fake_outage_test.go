@@ -210,10 +210,15 @@ func TestFrozenNetwork(t *testing.T) {
 		c.Apply(service("api", "10.96.0.11"))
 		eventually(t, "unreachable", 2*time.Minute, func() bool { return !c.source.Freshness().UnreachableSince.IsZero() })
 		eventually(t, "stale", kube.DefaultStaleAfter, func() bool { return c.source.Freshness().Stale() })
-		for range 20 {
-			time.Sleep(31 * time.Second)
-			if f := c.source.Freshness(); !f.Stale() || f.UnreachableSince.IsZero() {
+		for i := range 60 {
+			time.Sleep(7 * time.Second)
+			f := c.source.Freshness()
+			if !f.Stale() || f.UnreachableSince.IsZero() {
 				t.Fatalf("fresh, and nothing can be reached: %+v", f)
+			}
+			// A watch that was never answered is no end of the failure.
+			if s := f.Of(kube.Services); i > 30 && (s.Err == nil || !s.Stale) {
+				t.Fatalf("Services can be read, and nothing can be reached: %+v", s)
 			}
 		}
 		c.Thaw()
