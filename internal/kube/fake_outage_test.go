@@ -226,6 +226,25 @@ func TestFrozenNetwork(t *testing.T) {
 	})
 }
 
+// TestConnectionsWithoutAnswers: client-go calls a watch whose connection ended
+// before any answer an empty one, without an error. It is a failure all the same.
+func TestConnectionsWithoutAnswers(t *testing.T) {
+	everyServer(t, func(t *testing.T, o apitest.Options) {
+		calm(t, o, func(t *testing.T, c *cluster) {
+			c.HangUp(true)
+			c.Apply(service("api", "10.96.0.11"))
+			for i := range 200 {
+				time.Sleep(500 * time.Millisecond)
+				if s := c.source.Freshness().Of(kube.Services); i > 20 && (s.Err == nil || !s.Stale) {
+					t.Fatalf("Services can be read, and nothing is answered: %+v", s)
+				}
+			}
+			c.HangUp(false)
+			c.settleWithin(t, time.Minute)
+		})
+	})
+}
+
 // TestSlowStreams: a list that takes minutes is waited for, and is told as a whole.
 func TestSlowStreams(t *testing.T) {
 	everyServer(t, func(t *testing.T, o apitest.Options) {

@@ -81,6 +81,20 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
+func TestHangUp(t *testing.T) {
+	bubble(t, apitest.Options{}, func(t *testing.T, s *apitest.Server) {
+		c := client(t, s, core, protobuf)
+		s.HangUp(true)
+		if _, err := listServices(t.Context(), c, metav1.ListOptions{}); err == nil || utilnet.IsConnectionRefused(err) {
+			t.Errorf("%v, want a connection that ends", err)
+		}
+		s.HangUp(false)
+		if _, err := listServices(t.Context(), c, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestStreamsEnd(t *testing.T) {
 	for _, row := range []struct {
 		name string

@@ -85,6 +85,7 @@ type Server struct {
 	closed   bool
 	conns    map[*conn]struct{}
 	frozen   bool
+	hangs    bool     // connections are ended before they are answered
 	imports  []string // versions of ServiceImport that are served, the preferred first
 }
 
@@ -214,6 +215,16 @@ func (s *Server) Thaw() {
 	}
 }
 
+// HangUp ends every connection, open ones and those to come, before anything is
+// answered, as a balancer does that has no server; HangUp(false) ends that.
+func (s *Server) HangUp(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hangs = on; on {
+		s.closeConns()
+	}
+}
+
 // Restart closes every connection and forgets the history, as a new process does
 // whose watch cache begins with a list.
 func (s *Server) Restart() {
@@ -244,7 +255,7 @@ func (s *Server) Restore(b Backup) {
 func (s *Server) adopt(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.listener == nil {
+	if s.listener == nil || s.hangs {
 		return false
 	}
 	c.frozen.Store(s.frozen)
