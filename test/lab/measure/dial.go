@@ -23,6 +23,9 @@ const (
 	connectTimeout = 15 * time.Millisecond
 	// answerTimeout is how long a connection is waited for that was made.
 	answerTimeout = 3 * time.Second
+	// firstTimeout is that of connections whose duration is the figure: a slow one is
+	// to be seen in it.
+	firstTimeout = 20 * time.Second
 )
 
 // dialled is one connection, and who greeted on it.
@@ -33,8 +36,8 @@ type dialled struct {
 }
 
 // dial makes one connection, in the calling thread's network, and reads the
-// greeting of whom it reaches.
-func dial(target string, connect time.Duration) dialled {
+// greeting of whom it reaches. Connecting and answer have their timeouts.
+func dial(target string, connect, answer time.Duration) dialled {
 	d := dialled{began: time.Now()}
 	defer func() { d.ended = time.Now() }()
 	conn, err := net.DialTimeout("tcp4", target, connect)
@@ -43,7 +46,7 @@ func dial(target string, connect time.Duration) dialled {
 		return d
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(answerTimeout)) // fails on a closed connection only
+	_ = conn.SetDeadline(time.Now().Add(answer)) // fails on a closed connection only
 	line, err := bufio.NewReaderSize(conn, 512).ReadBytes('\n')
 	d.ended = time.Now()
 	if err != nil {
@@ -63,7 +66,7 @@ func dial(target string, connect time.Duration) dialled {
 func (c *cluster) dialLoop(ctx context.Context, pod, target string, pause time.Duration, visit func(dialled) bool) error {
 	return c.Node.InPod(pod, func() error {
 		for ctx.Err() == nil {
-			if !visit(dial(target, connectTimeout)) {
+			if !visit(dial(target, connectTimeout, answerTimeout)) {
 				return nil
 			}
 			time.Sleep(pause)

@@ -71,7 +71,7 @@ func (c *cluster) measureFirst(ctx context.Context, cold []*service) (First, err
 	}
 	err = c.Node.InPod(capturedPod, func() error {
 		for range warmUp {
-			if d := dial(c.people.leaving[0].target(), answerTimeout); d.err != nil {
+			if d := dial(c.people.leaving[0].target(), firstTimeout, firstTimeout); d.err != nil {
 				return fmt.Errorf("dial %s: %w", c.people.leaving[0].target(), d.err)
 			}
 			time.Sleep(coldPause)
@@ -82,7 +82,7 @@ func (c *cluster) measureFirst(ctx context.Context, cold []*service) (First, err
 			}
 			x := ColdSample{Target: s.target()}
 			for i := range 1 + warmPerName {
-				d := dial(s.target(), answerTimeout)
+				d := dial(s.target(), firstTimeout, firstTimeout)
 				if d.err != nil {
 					return fmt.Errorf("connection %d to %s: %w", i+1, s.target(), d.err)
 				}
@@ -161,7 +161,7 @@ func (c *cluster) ask(ctx context.Context, list []*service) error {
 		g.Go(func() error {
 			return c.Node.InPod(capturedPod, func() error {
 				for s := range next {
-					if d := dial(s.target(), answerTimeout); d.err != nil {
+					if d := dial(s.target(), firstTimeout, firstTimeout); d.err != nil {
 						return fmt.Errorf("ask for %s: %w", s.target(), d.err)
 					}
 				}
@@ -179,7 +179,7 @@ func (c *cluster) prepareLoad(ctx context.Context, s Settings) error {
 	}
 	// Nobody answers there: the name is held all the same.
 	err := c.Node.InPod(capturedPod, func() error {
-		_ = dial(c.people.rolling.target(), answerTimeout)
+		_ = dial(c.people.rolling.target(), time.Second, time.Second)
 		return nil
 	})
 	if err != nil {
