@@ -245,7 +245,7 @@ func TestLinksLead(t *testing.T) {
 // that this file does not match them.
 var (
 	machinePath = regexp.MustCompile(`(?:/home/|/Users/|/root/\w|/workspaces?/|/mnt/)`)
-	mentionsDoc = regexp.MustCompile(`\b([A-Za-z][\w-]*\.md)\b`)
+	mentionsDoc = regexp.MustCompile(`\b(\w[\w-]*\.md)\b`)
 )
 
 func TestNothingNamesTheMachineItWasWrittenOn(t *testing.T) {
