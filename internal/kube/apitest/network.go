@@ -124,6 +124,10 @@ func (a *accepting) Accept() (net.Conn, error) {
 		if ours := (&conn{Conn: c, server: a.server}); a.server.adopt(ours) {
 			return ours, nil
 		}
+		// What the client says first is taken in, so that it sees an end, and no
+		// failure to write.
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = c.Read(make([]byte, 1<<16))
 		_ = c.Close()
 	}
 }
