@@ -74,11 +74,11 @@ func rollingUpdate(t *testing.T) {
 	took := time.Since(began)
 	short.more(50)
 	all := append(short.end(), long.end()...)
-	if sum := settle(t, s, all); sum.failed > 0 || len(short.errs)+len(long.errs) > 0 {
+	sum := settle(t, s, all)
+	if sum.failed > 0 || len(short.errs)+len(long.errs) > 0 {
 		t.Errorf("%v, %v %v, want none failed", sum, short.errs, long.errs)
 	}
-	t.Logf("%d pods replaced in %.1f s: %d connections, none failed, %d of them half a second long",
-		replicas, took.Seconds(), len(all), len(long.made))
+	t.Logf("%d pods replaced in %.1f s: %v, %d of them half a second long", replicas, took.Seconds(), sum, len(long.made))
 	by := map[string]bool{}
 	for _, a := range short.made {
 		by[a.By.Pod] = true
