@@ -54,7 +54,7 @@ func startBare(ctx context.Context, node *sandbox.Node, source, envoy, dir strin
 	if err != nil {
 		return nil, err
 	}
-	if err = logs.standAlone(); err != nil {
+	if logs, err = logs.withRates(filepath.Join(dir, "rates.json")); err != nil {
 		return nil, err
 	}
 	var bind any

@@ -7,8 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"aether.io/aether/internal/envoy"
 	"aether.io/aether/internal/sandbox"
@@ -108,15 +112,58 @@ func (l loggers) to(path string) (loggers, error) {
 	return out, nil
 }
 
-// standAlone returns an error if the loggers ask an agent for something: the bare
-// Envoy has none. Their rates are files, which the node's agent has written.
-func (l loggers) standAlone() error {
-	text, err := json.Marshal(l)
+// withRates returns a copy whose filters take their rates from a file, which it
+// writes, and not from the agent: they are the agent's defaults.
+func (l loggers) withRates(path string) (loggers, error) {
+	limits := envoy.RateLimits(envoy.DefaultSettings())
+	const bucket = "type.googleapis.com/envoy.type.v3.TokenBucket"
+	var resources []object
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		text, err := protojson.Marshal(limits[name])
+		if err != nil {
+			return l, fmt.Errorf("write the rate %s: %w", name, err)
+		}
+		rate := object{}
+		if err := json.Unmarshal(text, &rate); err != nil {
+			return l, fmt.Errorf("write the rate %s: %w", name, err)
+		}
+		rate["@type"] = bucket
+		resources = append(resources, object{
+			"@type": "type.googleapis.com/envoy.service.discovery.v3.Resource",
+			"name":  name, "version": "1", "resource": rate,
+		})
+	}
+	text, err := json.MarshalIndent(object{"version_info": "1", "type_url": bucket, "resources": resources}, "", "  ")
 	if err != nil {
-		return err
+		return l, fmt.Errorf("write the rates: %w", err)
 	}
-	if strings.Contains(string(text), `"ads":`) {
-		return errors.New("the capture listener's loggers need the agent for something")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		return l, fmt.Errorf("write the rates: %w", err)
 	}
-	return nil
+	out, err := l.copied()
+	if err != nil {
+		return out, err
+	}
+	fromFile(slices.Concat(out.Listener, out.Proxy), path)
+	if rest, err := json.Marshal(out); err != nil || strings.Contains(string(rest), `"ads":`) {
+		return out, errors.Join(errors.New("the capture listener's loggers need the agent for something else than rates"), err)
+	}
+	return out, nil
+}
+
+// fromFile turns every configuration source below v into a file.
+func fromFile(v any, path string) {
+	switch v := v.(type) {
+	case []any:
+		for _, x := range v {
+			fromFile(x, path)
+		}
+	case object:
+		if _, ok := v["config_source"]; ok {
+			v["config_source"] = object{"path_config_source": object{"path": path}, "resource_api_version": "V3"}
+		}
+		for _, x := range v {
+			fromFile(x, path)
+		}
+	}
 }

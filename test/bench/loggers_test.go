@@ -3,6 +3,9 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -33,14 +36,40 @@ func TestReadLoggers(t *testing.T) {
 	wantError(t, err, "read Envoy's listeners")
 }
 
-func TestLoggersStandAlone(t *testing.T) {
+func TestLoggersWithRates(t *testing.T) {
 	rated := func(source object) loggers {
 		return loggers{Listener: []any{object{"filter": object{"or_filter": object{"filters": []any{
 			object{"typed_config": object{"dynamic_config": object{"resource_name": "x", "config_source": source}}},
 		}}}}}}
 	}
-	if err := rated(object{"path_config_source": object{"path": "/x"}}).standAlone(); err != nil {
-		t.Errorf("with rates of a file: %v", err)
+	file := filepath.Join(t.TempDir(), "rates.json")
+	before := rated(object{"ads": object{}})
+	after, err := before.withRates(file)
+	if err != nil {
+		t.Fatal(err)
 	}
-	wantError(t, rated(object{"ads": object{}}).standAlone(), "need the agent for something")
+	text, err := json.Marshal(after)
+	if err != nil || !strings.Contains(string(text), file) || strings.Contains(string(text), `"ads"`) {
+		t.Errorf("the rates are not from the file: %s, %v", text, err)
+	}
+	if text, _ := json.Marshal(before); !strings.Contains(string(text), `"ads"`) {
+		t.Error("the original was changed")
+	}
+	var rates struct {
+		Resources []struct {
+			Name     string
+			Resource struct {
+				MaxTokens int `json:"maxTokens"`
+			}
+		}
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &rates); err != nil || len(rates.Resources) == 0 || rates.Resources[0].Resource.MaxTokens == 0 {
+		t.Errorf("rates %s: %v", b, err)
+	}
+	_, err = loggers{Listener: []any{object{"else": object{"ads": object{}}}}}.withRates(file)
+	wantError(t, err, "need the agent for something else")
 }
