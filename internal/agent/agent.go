@@ -147,9 +147,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	if state != nil {
 		defer state.Release()
 	}
-	if err := writeRates(a.cfg.Envoy); err != nil {
-		return fmt.Errorf("use run directory: %w", err)
-	}
 	first, err := a.listenEarly()
 	if err != nil {
 		return err

@@ -33,7 +33,6 @@ const (
 	agentSocket  = "agent.sock"
 	adminSocket  = "envoy-admin.sock" // Envoy makes it
 	lockFile     = "agent.lock"
-	ratesDir     = "rates"
 )
 
 // Config is what one node's agent is told at its start.
@@ -144,12 +143,10 @@ func ValidMode(m plan.Mode) bool {
 	return m == plan.ModePassthrough || m == plan.ModeBalance || m == plan.ModeEnforce
 }
 
-// settings returns Envoy's settings with the socket that this agent serves and
-// the files that it writes.
+// settings returns Envoy's settings with the socket that this agent serves.
 func (c Config) settings() envoy.Settings {
 	s := c.Envoy
 	s.RefuseSocket = c.run(refuseSocket)
-	s.RatesDir = c.run(ratesDir)
 	return s
 }
 

@@ -57,6 +57,9 @@ func (l *loop) publish(t *turn, f demand.Effects) {
 			l.published.base[c.GetName()] = true
 			t.set(xds.Cluster, c.GetName(), c)
 		}
+		for name, b := range envoy.RateLimits(l.cfg.Envoy) {
+			t.set(xds.TokenBucket, name, b)
+		}
 	}
 	for _, a := range f.Publish {
 		l.publishAnswer(t, a)

@@ -3,8 +3,6 @@
 package envoy
 
 import (
-	"fmt"
-	"path"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -14,11 +12,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/process_ratelimit/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	tracingv3 "github.com/envoyproxy/go-control-plane/envoy/type/tracing/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // RecordCluster is the agent's socket for connection records, in the bootstrap.
@@ -42,61 +37,32 @@ const (
 	recordTag = "aether"
 )
 
-// rate is a token bucket that all workers and listeners share, for a number of
-// lines or records a second.
-type rate struct {
-	name      string
-	perSecond uint32
-}
+// Names of the token buckets that all workers and listeners share.
+const (
+	bucketRecords      = "aether_records"
+	bucketRecordFaults = "aether_record_faults"
+	bucketLogFaults    = "aether_log_faults"
+)
 
-func recordRate(s Settings) rate      { return rate{"records", s.RecordRate} }
-func recordFaultRate(s Settings) rate { return rate{"record-faults", s.RecordRate} }
-func logFaultRate(s Settings) rate    { return rate{"log-faults", s.AccessLogFaultRate} }
-
-// resource is the bucket's name in Envoy. It holds the number, so that a bucket
-// never changes: Envoy 1.40 writes through a null pointer when one changes that a
-// filter found there when it was made.
-func (r rate) resource() string { return fmt.Sprintf("aether-%s-%d", r.name, r.perSecond) }
-
-func (r rate) file() string { return r.resource() + ".json" }
-
-// RateFiles returns the files that Settings.RatesDir must hold before Envoy is
-// sent a listener, by name. The content belongs to the name.
-//
-// Over ADS, as a resource of its own type, a bucket comes after the listeners that
-// want it, and they wait for it. In Envoy 1.40 a listener that is rejected then
-// takes the place of a good one in that wait, when the good one's filter gets the
-// memory of the rejected one's: the good one waits for ever, and an Envoy that has
-// just started never serves (seen in 1 of 35 starts beside a rejected listener).
-// A file is read as the filter is made, and nothing waits.
-func RateFiles(s Settings) map[string][]byte {
-	files := map[string][]byte{}
-	for _, r := range []rate{recordRate(s), recordFaultRate(s), logFaultRate(s)} {
-		bucket := &typev3.TokenBucket{MaxTokens: r.perSecond, TokensPerFill: u32(r.perSecond), FillInterval: duration(time.Second)}
-		content, err := protojson.Marshal(&discoveryv3.DiscoveryResponse{
-			VersionInfo: rateVersion,
-			Resources: []*anypb.Any{pack(&discoveryv3.Resource{
-				Name: r.resource(), Version: rateVersion, Resource: pack(bucket),
-			})},
-		})
-		if err != nil {
-			panic(err) // a message of numbers and strings
-		}
-		files[r.file()] = content
+// RateLimits returns the token buckets that the logs' filters ask for, by name.
+func RateLimits(s Settings) map[string]*typev3.TokenBucket {
+	perSecond := func(n uint32) *typev3.TokenBucket {
+		return &typev3.TokenBucket{MaxTokens: n, TokensPerFill: u32(n), FillInterval: duration(time.Second)}
 	}
-	return files
+	return map[string]*typev3.TokenBucket{
+		bucketRecords:      perSecond(s.RecordRate),
+		bucketRecordFaults: perSecond(s.RecordRate),
+		bucketLogFaults:    perSecond(s.AccessLogFaultRate),
+	}
 }
-
-// rateVersion is the one version that a bucket ever has.
-const rateVersion = "1"
 
 // endRecords sends the agent one record of each connection when it ends.
 // Failures and refusals have a rate of their own, so that no number of good
 // connections can hide them. The loggers of all pods are equal, down to the last
 // byte: Envoy opens a stream per worker and configuration, and never closes it.
-func endRecords(s Settings) *accesslogv3.AccessLog {
+func endRecords() *accesslogv3.AccessLog {
 	l := recordLog([]*tracingv3.CustomTag{{Tag: recordTag, Type: &tracingv3.CustomTag_Value{Value: recordFormat}}})
-	l.Filter = anyOf(allOf(flagged(), rated(recordFaultRate(s), s)), rated(recordRate(s), s))
+	l.Filter = anyOf(allOf(flagged(), rated(bucketRecordFaults)), rated(bucketRecords))
 	return l
 }
 
@@ -148,20 +114,12 @@ func flagged() *accesslogv3.AccessLogFilter {
 }
 
 // rated lets pass what a token of the bucket can be had for.
-func rated(r rate, s Settings) *accesslogv3.AccessLogFilter {
+func rated(bucket string) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
 			Name: "envoy.access_loggers.extension_filters.process_ratelimit",
 			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: pack(&ratelimitv3.ProcessRateLimitFilter{
-				DynamicConfig: &ratelimitv3.DynamicTokenBucket{
-					ResourceName: r.resource(),
-					ConfigSource: &corev3.ConfigSource{
-						ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{
-							PathConfigSource: &corev3.PathConfigSource{Path: path.Join(s.RatesDir, r.file())},
-						},
-						ResourceApiVersion: corev3.ApiVersion_V3,
-					},
-				},
+				DynamicConfig: &ratelimitv3.DynamicTokenBucket{ResourceName: bucket, ConfigSource: ads(0)},
 			})},
 		},
 	}}

@@ -117,7 +117,6 @@ func newLab(t *testing.T, source EgressSource, pods ...string) *lab {
 	l.settings.EgressSource = source
 	l.settings.RefuseSocket = filepath.Join(dir, "refuse.sock")
 	l.settings.AccessLogPath = filepath.Join(dir, "access.log")
-	l.settings.RatesDir = writeRates(t, dir, l.settings)
 	addNS(t, l.node)
 	for i := 1; i < 9; i++ {
 		run(t, "ip", "-n", l.node, "addr", "add", serverIP(i)+"/32", "dev", "lo")
@@ -126,18 +125,6 @@ func newLab(t *testing.T, source EgressSource, pods ...string) *lab {
 		l.addPod(i, p)
 	}
 	return l
-}
-
-// writeRates writes the files of the rates into dir, as the agent does, and
-// returns it.
-func writeRates(t testing.TB, dir string, s Settings) string {
-	t.Helper()
-	for name, content := range RateFiles(s) {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }
 
 // start runs the xDS server and Envoy, and waits until the pods' listeners are there.

@@ -27,6 +27,7 @@ func (l *lab) startXDS() {
 		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
 		Caches: map[string]cache.Cache{
 			resource.ListenerType: l.listeners, resource.ClusterType: l.clusters, resource.EndpointType: l.assignments,
+			bucketType: l.buckets(),
 		},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -37,6 +38,16 @@ func (l *lab) startXDS() {
 	l.must(err)
 	go func() { _ = g.Serve(ln) }()
 	l.t.Cleanup(func() { cancel(); g.Stop() })
+}
+
+const bucketType = "type.googleapis.com/envoy.type.v3.TokenBucket"
+
+func (l *lab) buckets() *cache.LinearCache {
+	c := cache.NewLinearCache(bucketType)
+	for name, b := range RateLimits(l.settings) {
+		l.must(c.UpdateResource(name, b))
+	}
+	return c
 }
 
 // onRequest publishes the answers to the names that Envoy asks for.

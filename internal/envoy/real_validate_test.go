@@ -32,7 +32,6 @@ func TestEnvoyValidates(t *testing.T) {
 		t.Run(string(s.EgressSource), func(t *testing.T) {
 			dir := t.TempDir()
 			s.AccessLogPath = filepath.Join(dir, "access.log")
-			s.RatesDir = writeRates(t, dir, s)
 			b := bootstrap(testBootstrap())
 			b.Admin.GetAddress().GetPipe().Path = filepath.Join(dir, "admin.sock")
 			w := testWorkload()

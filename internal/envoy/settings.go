@@ -29,7 +29,6 @@ const (
 	DefaultAccessLogFaultRate = 1_000
 	DefaultRefuseSocket       = "/run/aether/refuse.sock"
 	DefaultAccessLogPath      = "/dev/stdout"
-	DefaultRatesDir           = "/run/aether/rates"
 )
 
 // Settings are the constants of a node's translation. A change of one of them
@@ -42,8 +41,6 @@ type Settings struct {
 	// RefuseSocket is the absolute path of the refuser's Unix socket; at most
 	// 107 bytes (sun_path).
 	RefuseSocket string
-	// RatesDir is the absolute path of the directory that holds RateFiles.
-	RatesDir string
 	// AccessLogPath is the absolute path of the file Envoy appends the L4
 	// access log to.
 	AccessLogPath string
@@ -68,7 +65,6 @@ func DefaultSettings() Settings {
 		TrustDomain:        DefaultTrustDomain,
 		RefuseSocket:       DefaultRefuseSocket,
 		AccessLogPath:      DefaultAccessLogPath,
-		RatesDir:           DefaultRatesDir,
 		PodConnectionLimit: DefaultPodConnectionLimit,
 		RecordRate:         DefaultRecordRate,
 		RecordInterval:     DefaultRecordInterval,
@@ -91,8 +87,7 @@ func (s Settings) Validate() error {
 	if s.TrustDomain == "" || strings.ContainsAny(s.TrustDomain, "/%: ") {
 		errs = append(errs, fmt.Errorf("trust domain %q: not a SPIFFE trust domain", s.TrustDomain))
 	}
-	errs = append(errs, checkSocket("refuse socket", s.RefuseSocket), checkPath("access log path", s.AccessLogPath),
-		checkPath("rates directory", s.RatesDir))
+	errs = append(errs, checkSocket("refuse socket", s.RefuseSocket), checkPath("access log path", s.AccessLogPath))
 	if s.PodConnectionLimit == 0 {
 		errs = append(errs, errors.New("pod connection limit 0: want at least 1"))
 	}

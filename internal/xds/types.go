@@ -19,11 +19,13 @@ const (
 	Cluster    Type = resource.ClusterType
 	Assignment Type = resource.EndpointType
 	Listener   Type = resource.ListenerType
+	// TokenBucket is a rate that access log filters share.
+	TokenBucket Type = "type.googleapis.com/envoy.type.v3.TokenBucket"
 )
 
 // offerOrder is the order in which additions are offered; removals run backwards.
 // A type is served if and only if it is listed here.
-var offerOrder = []Type{Assignment, Cluster, Listener}
+var offerOrder = []Type{TokenBucket, Assignment, Cluster, Listener}
 
 // String is the short name of the type, as used for metric labels and for people.
 // Types that are not served are all "other".
@@ -35,6 +37,8 @@ func (t Type) String() string {
 		return "assignment"
 	case Listener:
 		return "listener"
+	case TokenBucket:
+		return "token-bucket"
 	default:
 		return "other"
 	}

@@ -131,11 +131,8 @@ func TestPortsTable(t *testing.T) {
 		if strings.HasSuffix(name, "Socket") || strings.HasSuffix(name, "File") {
 			want = append(want, filepath.Join(agent.DefaultRunDir, value))
 		}
-		switch name {
-		case "lockFile":
+		if name == "lockFile" {
 			want = append(want, filepath.Join(agent.DefaultStateDir, value))
-		case "ratesDir":
-			want = append(want, filepath.Join(agent.DefaultRunDir, value, "*.json"))
 		}
 	}
 	for name, value := range stringConstants(t, "internal/proxy/config.go") {

@@ -67,24 +67,20 @@ func TestAccessLogReference(t *testing.T) {
 func logRates(t *testing.T) [][]string {
 	t.Helper()
 	var rows [][]string
-	settings := envoy.DefaultSettings()
-	files := envoy.RateFiles(settings)
-	for _, r := range []struct {
-		name, flag, of string
-		perSecond      uint32
-	}{
-		{"aether-record-faults", "--record-rate", "connections that failed or were refused, to the agent", settings.RecordRate},
-		{"aether-records", "--record-rate", "all others, and what the first rate leaves over, to the agent", settings.RecordRate},
-		{"aether-log-faults", "--access-log-fault-rate", "connections that failed or were refused, to the file", settings.AccessLogFaultRate},
+	limits := envoy.RateLimits(envoy.DefaultSettings())
+	for _, r := range []struct{ bucket, flag, of string }{
+		{"aether_record_faults", "--record-rate", "connections that failed or were refused, to the agent"},
+		{"aether_records", "--record-rate", "all others, and what the first rate leaves over, to the agent"},
+		{"aether_log_faults", "--access-log-fault-rate", "connections that failed or were refused, to the file"},
 	} {
-		file := fmt.Sprintf("%s-%d.json", r.name, r.perSecond)
-		if files[file] == nil {
-			t.Fatalf("there is no rate %s", file)
+		l := limits[r.bucket]
+		if l == nil || l.GetFillInterval().AsDuration() != time.Second || l.GetMaxTokens() != l.GetTokensPerFill().GetValue() {
+			t.Fatalf("there is no rate %s per second", r.bucket)
 		}
-		delete(files, file)
-		rows = append(rows, []string{"`" + r.name + "`", strconv.Itoa(int(r.perSecond)), "`" + r.flag + "`", r.of})
+		delete(limits, r.bucket)
+		rows = append(rows, []string{"`" + r.bucket + "`", strconv.Itoa(int(l.GetMaxTokens())), "`" + r.flag + "`", r.of})
 	}
-	for name := range files {
+	for name := range limits {
 		t.Errorf("the documents do not speak of the rate %s", name)
 	}
 	return rows
