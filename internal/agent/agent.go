@@ -243,7 +243,7 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 		names.LookRate, names.LookBurst = a.cfg.LookRate, 2*a.cfg.LookRate
 	}
 	l := &loop{
-		cfg: a.cfg, log: a.deps.Log, clock: a.deps.Clock, meter: a.meter,
+		cfg: a.cfg, log: a.deps.Log, clock: a.deps.Clock, meter: a.meter, checkNetNS: a.deps.CheckNetNS,
 		xds: p, in: a.in, writes: writes, ready: a.ready,
 		state:     state,
 		settings:  plan.Settings{Mode: a.cfg.Mode, Node: a.cfg.Node, Zone: a.cfg.Zone},

@@ -33,6 +33,7 @@ func (l *loop) heard(t *turn, m xdsEvent) {
 	case xds.StreamClosed:
 		delete(l.envoys, ev.Stream.ID)
 		delete(l.starting, ev.Stream.ID)
+		l.sendHeldBack(t)
 		l.judgePods(t) // what an older Envoy said counts again
 		t.events = append(t.events, demand.Closed{Stream: demand.StreamID(ev.Stream.ID)})
 	}

@@ -36,13 +36,50 @@ func (l *loop) starts(stream uint64) {
 	select {
 	case l.lives <- stream:
 		l.starting[stream] = true
+		l.holdBack()
 	default: // nobody watches
 	}
 }
 
 func (l *loop) lived(t *turn, m envoyLive) {
 	delete(l.starting, m.stream)
+	l.sendHeldBack(t)
 	l.judgePods(t)
+}
+
+// holdBack keeps listeners that a starting Envoy would reject from it until it
+// lives: those that the last one rejected, and those of pods whose network
+// namespace is gone.
+//
+// Envoy's log filters wait for their rates, which are asked for when a listener
+// comes. Envoy 1.40 notes who waits by the address of the filter, and strikes a
+// rejected listener's filters off later than it frees them: a good listener beside
+// it, whose filter got the same memory, then waits for ever, and an Envoy that
+// starts never serves (seen in one of ten starts beside a dozen such listeners).
+// One that has its rates makes nobody wait.
+func (l *loop) holdBack() {
+	for _, x := range l.pods.byName {
+		if err := l.checkNetNS(x.workload.NetNS); err != nil {
+			x.listener, x.nack = listenerRejected, "not sent to an Envoy that starts: "+err.Error()
+		}
+		if x.listener == listenerRejected {
+			x.held = true
+			l.withdrawListener(x.workload)
+		}
+	}
+}
+
+// sendHeldBack sends what was held back, unless an Envoy starts.
+func (l *loop) sendHeldBack(t *turn) {
+	if l.isStarting() {
+		return
+	}
+	for _, x := range l.pods.byName {
+		if x.held {
+			x.held = false
+			t.retry = append(t.retry, x.workload)
+		}
+	}
 }
 
 // judgePods has every pod's listener looked at again.

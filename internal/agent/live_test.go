@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,7 +28,7 @@ func TestListenersOfAStartingEnvoy(t *testing.T) {
 	n.sync(t)
 	name := model.Name{Namespace: "default", Name: "a"}
 	key := xds.Key{Type: xds.Listener, Name: "capture:default/a"}
-	n.pods.byName[name] = &pod{listener: listenerPending, workload: model.Workload{Name: name}}
+	n.pods.byName[name] = &pod{listener: listenerPending, workload: model.Workload{Name: name, NetNS: t.TempDir()}}
 	n.loopTestPublished(key)
 	want := func(when, state string) {
 		t.Helper()
@@ -57,6 +60,47 @@ func TestListenersOfAStartingEnvoy(t *testing.T) {
 	if len(n.starting) != 0 {
 		t.Errorf("starting %v", n.starting)
 	}
+}
+
+// What a starting Envoy would reject it gets when it lives.
+func TestHeldBackFromAStartingEnvoy(t *testing.T) {
+	n := newLoopTest(t)
+	lives := make(chan uint64, 1)
+	n.lives = lives
+	n.sync(t)
+	n.turn([]message{envoyLive{<-lives}})
+	dir := t.TempDir()
+	pods := map[string]string{"good": dir, "rejected": dir + "/.", "gone": dir + "/gone"}
+	var changes []model.Change
+	for name, netns := range pods {
+		w := model.Workload{Name: model.Name{Namespace: "default", Name: name}, IP: netip.MustParseAddr("10.244.0.9"), NetNS: netns}
+		n.pods.byName[w.Name] = &pod{listener: listenerReady, workload: w}
+		changes = append(changes, model.SetWorkload{Workload: w})
+	}
+	n.clock.Advance(second)
+	n.turn([]message{n.batch(true, changes...)})
+	n.pods.rejected(model.Name{Namespace: "default", Name: "rejected"}, "no room")
+	want := func(when string, names ...string) {
+		t.Helper()
+		for name := range pods {
+			key := xds.Key{Type: xds.Listener, Name: "capture:default/" + name}
+			if got := n.published[key]; got != slices.Contains(names, name) {
+				t.Errorf("%s: the listener of %s is published: %v", when, name, got)
+			}
+		}
+	}
+	want("with an Envoy that lives", "good", "rejected", "gone")
+	n.heardEvent(xds.StreamOpened{Stream: xds.Stream{ID: 2, Epoch: 2}})
+	n.heardEvent(xds.FirstRequest{Stream: xds.Stream{ID: 2, Epoch: 2}, Type: xds.Cluster, Fresh: true, Done: func() {}})
+	want("with one that starts", "good")
+	if p := n.pods.byName[model.Name{Namespace: "default", Name: "gone"}]; p.listener != listenerRejected || !strings.Contains(p.nack, "does not exist") {
+		t.Errorf("the pod that is gone is %+v", p)
+	}
+	n.clock.Advance(second)
+	n.turn([]message{n.batch(true, model.SetServiceCIDR{Name: "second", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}})})
+	want("with another range", "good")
+	n.turn([]message{envoyLive{<-lives}})
+	want("when it lives", "good", "rejected", "gone")
 }
 
 // loopTestPublished makes Accepted true for a key.

@@ -83,6 +83,8 @@ type loop struct {
 
 	starting map[uint64]bool // streams of Envoys that do not listen yet
 	lives    chan<- uint64   // such streams, to be watched; nil when nobody does
+	// checkNetNS says why a path is no pod's network namespace.
+	checkNetNS func(string) error
 }
 
 // turn is one round of the loop.

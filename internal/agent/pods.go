@@ -41,6 +41,7 @@ type pod struct {
 	annotations map[string]string
 	listener    string
 	nack        string
+	held        bool   // kept from an Envoy that starts
 	saved       uint64 // sequence number of the write that holds the pod
 }
 
@@ -109,7 +110,7 @@ func (l *loop) addPod(t *turn, m podAdd) {
 	}
 	if x.listener == listenerRejected {
 		l.withdrawListener(w)
-		x.listener, x.nack = listenerPending, ""
+		x.listener, x.nack, x.held = listenerPending, "", false
 		t.retry = append(t.retry, w)
 	}
 	wait := l.pods.waiting[w.Name]

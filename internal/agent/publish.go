@@ -166,5 +166,8 @@ func (l *loop) publishListeners(t *turn) {
 }
 
 func (l *loop) publishListener(t *turn, w model.Workload) {
+	if x := l.pods.byName[w.Name]; x != nil && x.held {
+		return
+	}
 	t.set(xds.Listener, envoy.ListenerName(w.Name), envoy.Listener(w, *l.published.capture, l.cfg.Envoy))
 }

@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"fmt"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -37,32 +38,40 @@ const (
 	recordTag = "aether"
 )
 
-// Names of the token buckets that all workers and listeners share.
-const (
-	bucketRecords      = "aether_records"
-	bucketRecordFaults = "aether_record_faults"
-	bucketLogFaults    = "aether_log_faults"
-)
+// rate is a token bucket that all workers and listeners share: so many lines or
+// records a second.
+type rate struct {
+	name      string
+	perSecond uint32
+}
+
+func recordRate(s Settings) rate      { return rate{"aether_records", s.RecordRate} }
+func recordFaultRate(s Settings) rate { return rate{"aether_record_faults", s.RecordRate} }
+func logFaultRate(s Settings) rate    { return rate{"aether_log_faults", s.AccessLogFaultRate} }
+
+// resource is the bucket's name in Envoy. It holds the number, so that a bucket
+// never changes while an Envoy lives: Envoy 1.40 follows a null pointer when a
+// bucket changes that was there before one of the filters that use it.
+func (r rate) resource() string { return fmt.Sprintf("%s_%d", r.name, r.perSecond) }
 
 // RateLimits returns the token buckets that the logs' filters ask for, by name.
 func RateLimits(s Settings) map[string]*typev3.TokenBucket {
-	perSecond := func(n uint32) *typev3.TokenBucket {
-		return &typev3.TokenBucket{MaxTokens: n, TokensPerFill: u32(n), FillInterval: duration(time.Second)}
+	buckets := map[string]*typev3.TokenBucket{}
+	for _, r := range []rate{recordRate(s), recordFaultRate(s), logFaultRate(s)} {
+		buckets[r.resource()] = &typev3.TokenBucket{
+			MaxTokens: r.perSecond, TokensPerFill: u32(r.perSecond), FillInterval: duration(time.Second),
+		}
 	}
-	return map[string]*typev3.TokenBucket{
-		bucketRecords:      perSecond(s.RecordRate),
-		bucketRecordFaults: perSecond(s.RecordRate),
-		bucketLogFaults:    perSecond(s.AccessLogFaultRate),
-	}
+	return buckets
 }
 
 // endRecords sends the agent one record of each connection when it ends.
 // Failures and refusals have a rate of their own, so that no number of good
 // connections can hide them. The loggers of all pods are equal, down to the last
 // byte: Envoy opens a stream per worker and configuration, and never closes it.
-func endRecords() *accesslogv3.AccessLog {
+func endRecords(s Settings) *accesslogv3.AccessLog {
 	l := recordLog([]*tracingv3.CustomTag{{Tag: recordTag, Type: &tracingv3.CustomTag_Value{Value: recordFormat}}})
-	l.Filter = anyOf(allOf(flagged(), rated(bucketRecordFaults)), rated(bucketRecords))
+	l.Filter = anyOf(allOf(flagged(), rated(recordFaultRate(s))), rated(recordRate(s)))
 	return l
 }
 
@@ -114,12 +123,12 @@ func flagged() *accesslogv3.AccessLogFilter {
 }
 
 // rated lets pass what a token of the bucket can be had for.
-func rated(bucket string) *accesslogv3.AccessLogFilter {
+func rated(r rate) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
 			Name: "envoy.access_loggers.extension_filters.process_ratelimit",
 			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: pack(&ratelimitv3.ProcessRateLimitFilter{
-				DynamicConfig: &ratelimitv3.DynamicTokenBucket{ResourceName: bucket, ConfigSource: ads(0)},
+				DynamicConfig: &ratelimitv3.DynamicTokenBucket{ResourceName: r.resource(), ConfigSource: ads(0)},
 			})},
 		},
 	}}

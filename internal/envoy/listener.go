@@ -197,5 +197,5 @@ func networkFilter(name string, m proto.Message) *listenerv3.Filter {
 
 // accessLogs returns the log, the records and the counters of a pod's connections.
 func accessLogs(w model.Workload, s Settings) []*accesslogv3.AccessLog {
-	return append([]*accesslogv3.AccessLog{connectionLog(w, s), endRecords()}, counters(w)...)
+	return append([]*accesslogv3.AccessLog{connectionLog(w, s), endRecords(s)}, counters(w)...)
 }

@@ -100,7 +100,7 @@ func connectionLog(w model.Workload, s Settings) *accesslogv3.AccessLog {
 	}
 	return &accesslogv3.AccessLog{
 		Name:   "envoy.access_loggers.file",
-		Filter: flaggedOrSampled(),
+		Filter: flaggedOrSampled(s),
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&filelogv3.FileAccessLog{
 			Path: text(s.AccessLogPath),
 			AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
@@ -110,7 +110,7 @@ func connectionLog(w model.Workload, s Settings) *accesslogv3.AccessLog {
 	}
 }
 
-func flaggedOrSampled() *accesslogv3.AccessLogFilter {
+func flaggedOrSampled(s Settings) *accesslogv3.AccessLogFilter {
 	sampled := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{
 		RuntimeFilter: &accesslogv3.RuntimeFilter{
 			RuntimeKey:               RuntimeSuccessPercent,
@@ -118,5 +118,5 @@ func flaggedOrSampled() *accesslogv3.AccessLogFilter {
 			UseIndependentRandomness: true,
 		},
 	}}
-	return anyOf(allOf(flagged(), rated(bucketLogFaults)), sampled)
+	return anyOf(allOf(flagged(), rated(logFaultRate(s))), sampled)
 }

@@ -67,17 +67,22 @@ func TestAccessLogReference(t *testing.T) {
 func logRates(t *testing.T) [][]string {
 	t.Helper()
 	var rows [][]string
-	limits := envoy.RateLimits(envoy.DefaultSettings())
-	for _, r := range []struct{ bucket, flag, of string }{
-		{"aether_record_faults", "--record-rate", "connections that failed or were refused, to the agent"},
-		{"aether_records", "--record-rate", "all others, and what the first rate leaves over, to the agent"},
-		{"aether_log_faults", "--access-log-fault-rate", "connections that failed or were refused, to the file"},
+	settings := envoy.DefaultSettings()
+	limits := envoy.RateLimits(settings)
+	for _, r := range []struct {
+		bucket, flag, of string
+		perSecond        uint32
+	}{
+		{"aether_record_faults", "--record-rate", "connections that failed or were refused, to the agent", settings.RecordRate},
+		{"aether_records", "--record-rate", "all others, and what the first rate leaves over, to the agent", settings.RecordRate},
+		{"aether_log_faults", "--access-log-fault-rate", "connections that failed or were refused, to the file", settings.AccessLogFaultRate},
 	} {
-		l := limits[r.bucket]
+		name := fmt.Sprintf("%s_%d", r.bucket, r.perSecond)
+		l := limits[name]
 		if l == nil || l.GetFillInterval().AsDuration() != time.Second || l.GetMaxTokens() != l.GetTokensPerFill().GetValue() {
 			t.Fatalf("there is no rate %s per second", r.bucket)
 		}
-		delete(limits, r.bucket)
+		delete(limits, name)
 		rows = append(rows, []string{"`" + r.bucket + "`", strconv.Itoa(int(l.GetMaxTokens())), "`" + r.flag + "`", r.of})
 	}
 	for name := range limits {

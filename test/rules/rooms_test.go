@@ -163,7 +163,7 @@ var rooms = map[string]room{
 
 // closures names what a binary must not link, directly or not.
 var closures = map[string][]string{
-	"cmd/aetherctl":    {envoyAPI, "google.golang.org/grpc", "k8s.io/client-go"},
+	"cmd/aetherctl": {envoyAPI, "google.golang.org/grpc", "k8s.io/client-go"},
 	"cmd/aether-agent": {
 		"github.com/spf13/cobra", "charm.land/lipgloss", "sigs.k8s.io/controller-runtime",
 		"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/listers", "k8s.io/client-go/dynamic",
