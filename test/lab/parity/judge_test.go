@@ -274,7 +274,7 @@ func unanswerable(endpoints []netip.AddrPort) bool {
 func conforms(dials []lab.Answer, d lab.Decision, affinity bool) string {
 	got, alive := answered(dials), living(d.Endpoints)
 	for _, a := range dials {
-		ok := false
+		var ok bool
 		switch d.Verdict {
 		case lab.Serve:
 			ok = a.Outcome == echo.OK || len(alive) < len(d.Endpoints)
