@@ -28,7 +28,6 @@ var differences = map[string]string{
 	"duplicate":           "one ip:port twice: kube-proxy's order of reading decides, our rule does",
 	"slice-left":          "a slice whose service label changed: kube-proxy keeps its endpoints, we do not",
 	"close-for-reset":     "on a machine out of CPU a client that talks may see a close in place of the reset",
-	"silence-cut-short":   "what kube-proxy drops on our behalf: the client is connected, and reset when Envoy gives up",
 }
 
 // passed is every reason for which we may leave an address to kube-proxy.
@@ -151,11 +150,8 @@ func (s *seen) judgePassed() (names []string, fault string) {
 	}
 	for _, a := range s.captured {
 		switch {
-		case a.Outcome == echo.Reset || a.Outcome == echo.Closed:
-			if s.kube.Verdict != lab.Reject {
-				names = append(names, "silence-cut-short")
-			}
-		case a.Outcome == echo.Timeout && s.kube.Verdict != lab.Reject:
+		case (a.Outcome == echo.Reset || a.Outcome == echo.Closed) && s.kube.Verdict == lab.Reject:
+		case a.Outcome == echo.Timeout && s.kube.Verdict != lab.Reject: // Envoy gives up later than the client
 		default:
 			return nil, fmt.Sprintf("passed through to what kube-proxy's rules %s: %s", s.kube.Verdict, a)
 		}

@@ -95,7 +95,7 @@ func (p *parity) wantVariety() {
 		p.t.Errorf("%d addresses balanced, want at least %d", balanced, want)
 	}
 	// What chance decides, or a slow machine, need not be met.
-	chance := []string{"close-for-reset", "silence-cut-short", "client-ip-affinity", "duplicate"}
+	chance := []string{"close-for-reset", "client-ip-affinity", "duplicate"}
 	for name := range differences {
 		if p.differ[name] == 0 && !slices.Contains(chance, name) {
 			p.t.Errorf("difference %s was not met once", name)
