@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -115,14 +113,4 @@ func (c *Client) rest(v schema.GroupVersion, scheme *runtime.Scheme, contentType
 		return nil, fmt.Errorf("make a client of %s: %w", v, err)
 	}
 	return r, nil
-}
-
-// get reads an object that belongs to no namespace. An error is the API server's
-// answer, as k8s.io/apimachinery/pkg/api/errors tells, or that there was none.
-func (c *Client) get(ctx context.Context, v schema.GroupVersion, resource, name string, into runtime.Object) error {
-	r, err := c.builtIn(v)
-	if err != nil {
-		return err
-	}
-	return r.Get().Resource(resource).Name(name).VersionedParams(&metav1.GetOptions{}, metav1.ParameterCodec).Do(ctx).Into(into)
 }

@@ -136,7 +136,6 @@ func TestFailureOf(t *testing.T) {
 		{apierrors.NewUnauthorized("who"), failForbidden},
 		{apierrors.NewNotFound(r, ""), failAbsent},
 		{apierrors.NewResourceExpired("old"), failExpired},
-		{apierrors.NewGone("old"), failExpired},
 		{apierrors.NewTooManyRequests("later", 1), failThrottled},
 		{apierrors.NewInternalError(errors.New("etcd")), failServer},
 		{apierrors.NewServiceUnavailable("etcd"), failServer},

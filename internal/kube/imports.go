@@ -40,7 +40,7 @@ func (s *serviceImport) converted() *convert.ServiceImport {
 
 func (s *serviceImport) deepCopy() *serviceImport {
 	out := *s
-	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	s.DeepCopyInto(&out.ObjectMeta)
 	out.Spec.IPs = slices.Clone(s.Spec.IPs)
 	return &out
 }
@@ -51,7 +51,7 @@ func (s *serviceImport) DeepCopyObject() runtime.Object { return s.deepCopy() }
 // DeepCopyObject is runtime.Object's.
 func (l *serviceImportList) DeepCopyObject() runtime.Object {
 	out := *l
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	l.DeepCopyInto(&out.ListMeta)
 	out.Items = nil
 	for i := range l.Items {
 		out.Items = append(out.Items, *l.Items[i].deepCopy())

@@ -70,7 +70,7 @@ func (a Answer) AfterLook(l Look) Answer {
 		return a
 	}
 	// The last step is the verdict's.
-	steps := slices.Clone(a.Why[:max(0, len(a.Why)-1)])
+	a.Why = slices.Clone(a.Why[:max(0, len(a.Why)-1)])
 	verdict := "mode enforce: passed through, for it is not certain that nobody has it"
 	if l.Sight == Absent {
 		verdict = "mode enforce: refused as " + string(NoService)
@@ -81,7 +81,7 @@ func (a Answer) AfterLook(l Look) Answer {
 		a.Class = ClassForeign
 		verdict = "passed through: others balance it"
 	}
-	a.Why = append(steps, "looked: "+l.String(), verdict)
+	a.Why = append(a.Why, "looked: "+l.String(), verdict)
 	return a
 }
 

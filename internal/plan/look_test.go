@@ -26,12 +26,21 @@ func TestAfterLook(t *testing.T) {
 	}{
 		{Look{}, ClassUnknown, Passthrough, NoReason, "looked: not yet"},
 		{Look{Sight: Absent, At: at}, ClassUnknown, Refuse, NoService, "looked: absent at 2026-01-02T03:04:05Z"},
-		{Look{Sight: OfService, Owner: "default/web", At: at}, ClassUnknown, Passthrough, NoReason,
-			"looked: Service default/web has it at 2026-01-02T03:04:05Z, but the watch has not told of it yet"},
-		{Look{Sight: OfOther, Owner: "gateways default/gw", At: at}, ClassForeign, Passthrough, NoReason,
-			"looked: gateways default/gw has it at 2026-01-02T03:04:05Z, which is no Service"},
-		{Look{Sight: Blind, Cause: Forbidden, At: at}, ClassUnknown, Passthrough, NoReason,
-			"looked: nobody can see whose it is (forbidden) at 2026-01-02T03:04:05Z"},
+		{
+			Look{Sight: OfService, Owner: "default/web", At: at},
+			ClassUnknown, Passthrough, NoReason,
+			"looked: Service default/web has it at 2026-01-02T03:04:05Z, but the watch has not told of it yet",
+		},
+		{
+			Look{Sight: OfOther, Owner: "gateways default/gw", At: at},
+			ClassForeign, Passthrough, NoReason,
+			"looked: gateways default/gw has it at 2026-01-02T03:04:05Z, which is no Service",
+		},
+		{
+			Look{Sight: Blind, Cause: Forbidden, At: at},
+			ClassUnknown, Passthrough, NoReason,
+			"looked: nobody can see whose it is (forbidden) at 2026-01-02T03:04:05Z",
+		},
 	} {
 		got := suspected.AfterLook(c.look)
 		if got.Class != c.class || got.Verdict != c.verdict || got.Reason != c.reason {
