@@ -35,8 +35,11 @@ func podOf(w Way) string {
 type Times struct {
 	Ours   figure.Distribution `json:"agent"`
 	Theirs figure.Distribution `json:"kubeProxy"`
-	// Written is how long the API server took to write what the time begins with.
-	Written figure.Distribution `json:"written"`
+	// Written is how long the API server took to write what the time begins with;
+	// OursAfter and TheirsAfter are the times less that of the same sample.
+	Written     figure.Distribution `json:"written"`
+	OursAfter   figure.Distribution `json:"agentAfter"`
+	TheirsAfter figure.Distribution `json:"kubeProxyAfter"`
 	// Failed is how many connections ended otherwise before the first answer, by how.
 	OursFailed   map[string]int `json:"agentFailed,omitempty"`
 	TheirsFailed map[string]int `json:"kubeProxyFailed,omitempty"`
@@ -96,14 +99,24 @@ func (c *collector) add(s Sample) {
 
 // result summarises what was gathered.
 func (c *collector) result() Times {
-	var a, b, w []float64
-	for _, s := range c.times.Samples {
-		a, b, w = append(a, s.Ours), append(b, s.Theirs), append(w, s.Written)
-	}
 	t := c.times
-	t.Ours, t.Theirs, t.Written = figure.Of(a), figure.Of(b), figure.Of(w)
 	t.OursFailed, t.TheirsFailed = c.failed[0], c.failed[1]
+	t.summarise()
 	return t
+}
+
+func (t *Times) summarise() {
+	of := func(value func(Sample) float64) figure.Distribution {
+		var all []float64
+		for _, s := range t.Samples {
+			all = append(all, value(s))
+		}
+		return figure.Of(all)
+	}
+	t.Ours, t.Theirs = of(func(s Sample) float64 { return s.Ours }), of(func(s Sample) float64 { return s.Theirs })
+	t.Written = of(func(s Sample) float64 { return s.Written })
+	t.OursAfter = of(func(s Sample) float64 { return s.Ours - s.Written })
+	t.TheirsAfter = of(func(s Sample) float64 { return s.Theirs - s.Written })
 }
 
 // measureAppear writes new Services with one ready endpoint each, while others

@@ -37,6 +37,7 @@ func writeDocs(root, file string) error {
 	if missing := r.missing(); len(missing) > 0 {
 		return fmt.Errorf("%s is not of a whole run: it lacks %s", file, strings.Join(missing, ", "))
 	}
+	r.summarise()
 	r.dropSamples()
 	r.Rows = r.rows()
 	for document, figures := range r.documents() {
@@ -98,6 +99,17 @@ func (r *Report) missing() []string {
 	lacks(loaded == 2, partLoaded)
 	lacks(len(r.Scopes) == len(allScopes), partScope)
 	return out
+}
+
+// summarise makes the distributions out of the samples, of a run that may be older
+// than one of them.
+func (r *Report) summarise() {
+	for i := range r.Changes {
+		r.Changes[i].Appear.summarise()
+		if r.Changes[i].Leave != nil {
+			r.Changes[i].Leave.summarise()
+		}
+	}
 }
 
 // dropSamples leaves the distributions.

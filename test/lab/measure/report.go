@@ -88,6 +88,10 @@ func (t Times) rows(what string, bars bool) []figure.Row {
 		figure.Middle(what+", p50", proxyColumn, figure.Millis, t.Theirs), figure.Tail(what+", p99", proxyColumn, t.Theirs),
 		medians, sooner,
 		figure.Middle(what+": written by the API server, p50", "", figure.Millis, t.Written),
+		figure.Tail(what+": written by the API server, p99", "", t.Written),
+		figure.Middle(what+": after that, p50", agentColumn, figure.Millis, t.OursAfter),
+		figure.Tail(what+": after that, p99", agentColumn, t.OursAfter),
+		figure.Middle(what+": after that, p50", proxyColumn, figure.Millis, t.TheirsAfter),
 	}
 }
 
@@ -117,6 +121,9 @@ func (r *Report) flat() []figure.Row {
 		}.AtMost(barFlat)
 	}
 	out := []figure.Row{row("new Service → first answer", b.Appear.Ours.Median, a.Appear.Ours.Median)}
+	after := row("new Service → first answer: after it was written", b.Appear.OursAfter.Median, a.Appear.OursAfter.Median)
+	after.Bar = nil // the bar is of the whole
+	out = append(out, after)
 	if a.Leave != nil && b.Leave != nil {
 		out = append(out, row("endpoint not ready → last connection", b.Leave.Ours.Median, a.Leave.Ours.Median))
 	}
