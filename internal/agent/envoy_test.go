@@ -273,6 +273,7 @@ func TestWithEnvoy(t *testing.T) {
 	t.Run("connections are counted", func(t *testing.T) { countedForReal(t, s) })
 	t.Run("a new agent changes nothing", func(t *testing.T) { newAgentForReal(t, s, pod, c) })
 	t.Run("a new pod of the same name", func(t *testing.T) { newPodForReal(t, s, pod) })
+	t.Run("a new agent with other rates", func(t *testing.T) { otherRatesForReal(t, s) })
 }
 
 func turnedAwayForReal(t *testing.T, s *scenario, pod *podNS) {
@@ -389,6 +390,53 @@ func newPodForReal(t *testing.T, s *scenario, old *podNS) {
 	}
 }
 
+// otherRatesForReal restarts the agent with other rates of logs and records below
+// an Envoy whose listener came when its rates were there: Envoy lives on, and the
+// listener takes the new ones.
+func otherRatesForReal(t *testing.T, s *scenario) {
+	pod := newPodNS(t, "10.244.0.4")
+	if err := capture.Install(pod.path, capture.Config{RedirectAll: true}); err != nil {
+		t.Fatal(err)
+	}
+	pod.serve(t)
+	s.addPod(t, "3", pod)
+	s.write(t, "web.yaml", service("web", "10.96.0.12", pod.ip))
+	var c net.Conn
+	err := soon(func() (err error) {
+		c, _, err = pod.dial("10.96.0.12:80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() // so that the old listener, with the old rates, stays
+	uptime := func() string { return s.envoyStat(t, "server.hot_restart_epoch", "server.live") }
+	before, dump := uptime(), func() string { return s.envoyText(t, "/config_dump?resource=dynamic_listeners") }
+	if got := dump(); !strings.Contains(got, "aether_records_1000") {
+		t.Fatal("the listener has no rate of 1000")
+	}
+	s.agent.cancel()
+	if err := <-s.agent.done; err != nil {
+		t.Fatal(err)
+	}
+	s.agent.done <- nil
+	if err := s.startAgent([]string{"budget=2", "hold=100ms", "rates=77"}, (*scenario).awaitReady); err != nil {
+		t.Fatal(err)
+	}
+	err = soon(func() error {
+		if got := dump(); !strings.Contains(got, "aether_records_77") || strings.Contains(got, "warming_state") {
+			return errors.New("the listener has no new rate yet")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if after := uptime(); after != before {
+		t.Errorf("Envoy tells %q, told %q", after, before)
+	}
+}
+
 // counts prints the connections of every name, in all and open.
 func (s *scenario) counts(w io.Writer) error {
 	var rows []api.ServiceRow
@@ -404,7 +452,17 @@ func (s *scenario) counts(w io.Writer) error {
 // envoyStat returns some of Envoy's statistics as text.
 func (s *scenario) envoyStat(t *testing.T, names ...string) string {
 	t.Helper()
-	resp, err := unixClient(s.agent.cfg.AdminSocket()).Get("http://envoy/stats?filter=^(" + strings.Join(names, "|") + ")$")
+	text := s.envoyText(t, "/stats?filter=^("+strings.Join(names, "|")+")$")
+	if strings.Count(text, "\n") != len(names) {
+		t.Fatalf("Envoy tells %q of %v", text, names)
+	}
+	return text
+}
+
+// envoyText returns a page of Envoy's admin interface.
+func (s *scenario) envoyText(t *testing.T, page string) string {
+	t.Helper()
+	resp, err := unixClient(s.agent.cfg.AdminSocket()).Get("http://envoy" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,9 +470,6 @@ func (s *scenario) envoyStat(t *testing.T, names ...string) string {
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if strings.Count(string(b), "\n") != len(names) {
-		t.Fatalf("Envoy tells %q of %v", b, names)
 	}
 	return string(b)
 }

@@ -35,7 +35,7 @@ import (
 
 // configure sets what "agent start" was told.
 func configure(c *Config, args []string) error {
-	f, err := fields(args, "mode", "hold", "window", "budget", "node", "zone", "range", "metrics", "run", "state")
+	f, err := fields(args, "mode", "hold", "window", "budget", "node", "zone", "range", "metrics", "run", "state", "rates")
 	if err != nil {
 		return err
 	}
@@ -48,6 +48,10 @@ func configure(c *Config, args []string) error {
 			c.NoServiceHold, err = time.ParseDuration(v)
 		case "window":
 			c.DemandWindow, err = time.ParseDuration(v)
+		case "rates":
+			var n int
+			n, err = strconv.Atoi(v)
+			c.Envoy.RecordRate, c.Envoy.AccessLogFaultRate = uint32(n), uint32(n)
 		case "budget":
 			c.NameBudget, err = strconv.Atoi(v)
 		case "node":
