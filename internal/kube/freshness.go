@@ -48,12 +48,6 @@ func (f Freshness) Of(k Kind) KindFreshness {
 	return KindFreshness{Kind: k, Stale: true}
 }
 
-// Stale reports whether any of the kinds that Service answers are made of may be
-// out of date: Services, EndpointSlices, ServiceCIDRs.
-func (f Freshness) Stale() bool {
-	return f.Of(Services).Stale || f.Of(EndpointSlices).Stale || f.Of(ServiceCIDRs).Stale
-}
-
 // health keeps what is known of each kind's requests and streams.
 type health struct {
 	now        func() time.Time
