@@ -23,22 +23,10 @@ import (
 // node was never asked for with later ones, in one source mode. All times are
 // milliseconds from connect to the end of the first answer.
 type FirstConnections struct {
-	Source string              `json:"source"`
-	Cold   figure.Distribution `json:"cold"`
-	Warm   figure.Distribution `json:"warm"`
-	// Over is what each cold connection took over the median of the warm ones of
-	// the same name.
-	Over figure.Distribution `json:"over"`
+	Source string `json:"source"`
+	figure.First
 	// Others is the share of the machine, 0 to 1, that went to something else.
-	Others  float64      `json:"others"`
-	Samples []ColdSample `json:"samples,omitempty"`
-}
-
-// ColdSample is one name: its first connection and the ones after it.
-type ColdSample struct {
-	Target string    `json:"target"`
-	Cold   float64   `json:"cold"`
-	Warm   []float64 `json:"warm"`
+	Others float64 `json:"others"`
 }
 
 const (
@@ -96,14 +84,14 @@ func (f *FirstConnections) dial(ctx context.Context, node *sandbox.Node, cold []
 	if known != len(cold) {
 		return fmt.Errorf("dialled %d names, of which Envoy knows %d", len(cold), known)
 	}
-	f.summarise()
+	f.Summarise()
 	return nil
 }
 
 // coldSamples reads the client's verdicts, which must be those of the targets in
 // their order, all answered.
-func coldSamples(out []byte, targets []string) ([]ColdSample, error) {
-	var samples []ColdSample
+func coldSamples(out []byte, targets []string) ([]figure.ColdSample, error) {
+	var samples []figure.ColdSample
 	verdicts := json.NewDecoder(bytes.NewReader(out))
 	for i, target := range targets {
 		var v echo.Verdict
@@ -117,23 +105,13 @@ func coldSamples(out []byte, targets []string) ([]ColdSample, error) {
 		switch {
 		case i < warmUp:
 		case len(samples) == 0 || samples[len(samples)-1].Target != target:
-			samples = append(samples, ColdSample{Target: target, Cold: took})
+			samples = append(samples, figure.ColdSample{Target: target, Cold: took})
 		default:
 			last := &samples[len(samples)-1]
 			last.Warm = append(last.Warm, took)
 		}
 	}
 	return samples, nil
-}
-
-func (f *FirstConnections) summarise() {
-	var cold, warm, over []float64
-	for _, s := range f.Samples {
-		cold = append(cold, s.Cold)
-		warm = append(warm, s.Warm...)
-		over = append(over, s.Cold-figure.Median(s.Warm))
-	}
-	f.Cold, f.Warm, f.Over = figure.Of(cold), figure.Of(warm), figure.Of(over)
 }
 
 // knownOf counts the targets that Envoy has a cluster for.

@@ -19,7 +19,7 @@ const root = "../.."
 // TestDocumentedFigures holds the document against the run it is of, and that run
 // against what a report makes of its own measurements.
 func TestDocumentedFigures(t *testing.T) {
-	r, err := readReport(filepath.Join(root, docsFigures))
+	r, err := figure.ReadJSON[Report](filepath.Join(root, docsFigures))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestWriteDocs(t *testing.T) {
 	}
 	whole := Report{Valid: true, Memory: &Memory{}, Neighbour: &Neighbour{}, Scale: make([]Scale, 2)}
 	for _, source := range allSources {
-		whole.First = append(whole.First, FirstConnections{Source: source, Over: one(3), Samples: []ColdSample{{Target: "x"}}})
-		whole.Rolling = append(whole.Rolling, Rolling{FirstConnections: FirstConnections{Source: source, Over: one(5)}})
+		whole.First = append(whole.First, FirstConnections{Source: source, First: figure.First{Over: one(3), Samples: []figure.ColdSample{{Target: "x"}}}})
+		whole.Rolling = append(whole.Rolling, Rolling{FirstConnections: FirstConnections{Source: source, First: figure.First{Over: one(5)}}})
 		for _, kind := range []string{keptAlive, newConnections} {
 			whole.Load = append(whole.Load, load(source, kind, 0.9, 1))
 		}
@@ -89,7 +89,7 @@ func TestWriteDocs(t *testing.T) {
 	if strings.Contains(string(text), "stale") {
 		t.Error("the old figures are still there")
 	}
-	kept, err := readReport(filepath.Join(dir, docsFigures))
+	kept, err := figure.ReadJSON[Report](filepath.Join(dir, docsFigures))
 	if err != nil || len(kept.First) != 2 || kept.First[0].Samples != nil || len(kept.Rows) == 0 {
 		t.Errorf("the run beside the document: %+v, %v", kept, err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"aether.io/aether/internal/manifest"
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/bench/figure"
 )
 
 func TestReadWrk(t *testing.T) {
@@ -111,8 +112,8 @@ func TestColdSamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := FirstConnections{Samples: samples}
-	f.summarise()
+	f := FirstConnections{First: figure.First{Samples: samples}}
+	f.Summarise()
 	if len(samples) != 2 || samples[0].Cold != 1 || !slices.Equal(samples[0].Warm, []float64{2, 3}) || samples[1].Cold != 4 {
 		t.Errorf("samples %+v", samples)
 	}

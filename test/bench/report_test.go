@@ -30,7 +30,7 @@ func load(source, kind string, perSecond, p99 float64) Load {
 
 func TestBars(t *testing.T) {
 	first := func(p50, p99 float64) FirstConnections {
-		return FirstConnections{Source: "pod", Over: figure.Distribution{Median: p50, P99: p99}}
+		return FirstConnections{Source: "pod", First: figure.First{Over: figure.Distribution{Median: p50, P99: p99}}}
 	}
 	cases := []struct {
 		name   string
@@ -47,12 +47,12 @@ func TestBars(t *testing.T) {
 		{"new, node, slow", Report{Load: []Load{load("node", newConnections, 0.94, 9)}}, []string{"≥ 0.95 ✖"}},
 		{
 			"a bar that the samples leave open",
-			Report{First: []FirstConnections{{Over: figure.Distribution{Median: 3.9, Low: 3, High: 4.5, P99: 5}}}},
+			Report{First: []FirstConnections{{First: figure.First{Over: figure.Distribution{Median: 3.9, Low: 3, High: 4.5, P99: 5}}}}},
 			[]string{"≤ 4 ✔ not for sure", "≤ 10 ✔"},
 		},
 		{
 			"a miss that is sure",
-			Report{First: []FirstConnections{{Over: figure.Distribution{Median: 4.4, Low: 4.1, High: 4.5, P99: 5}}}},
+			Report{First: []FirstConnections{{First: figure.First{Over: figure.Distribution{Median: 4.4, Low: 4.1, High: 4.5, P99: 5}}}}},
 			[]string{"≤ 4 ✖", "≤ 10 ✔"},
 		},
 	}

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/accesslog"
 )
 
 func TestMain(m *testing.M) {
@@ -121,7 +122,7 @@ func program(t *testing.T, name string) string {
 type node struct {
 	*sandbox.Node
 	dir    string // of the manifests
-	log    accessLog
+	log    accesslog.Log
 	ledger ledger
 
 	mu      sync.Mutex
@@ -162,7 +163,7 @@ func up(t *testing.T, yaml string, change ...func(*sandbox.Config)) *node {
 	if err != nil {
 		t.Fatalf("bring the node up: %v\n%s", err, log.String())
 	}
-	n.log.path = n.Paths().AccessLog
+	n.log.Path = n.Paths().AccessLog
 	t.Cleanup(func() {
 		n.settleAccount(t)
 		n.checkEnd(t)
@@ -207,7 +208,7 @@ func (n *node) expectUnclean(why string) {
 // checkEnd checks what holds at the end of every test.
 func (n *node) checkEnd(t *testing.T) {
 	t.Helper()
-	n.log.checkOnce(t)
+	checkOnce(t, &n.log)
 	agent, err := os.ReadFile(n.Paths().AgentLog)
 	if err != nil {
 		t.Errorf("read the agent's log: %v", err)

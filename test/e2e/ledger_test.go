@@ -138,7 +138,7 @@ func (n *node) settleAccount(t *testing.T) {
 	var sum tally
 	var without []entry
 	if err := poll(settled, func() error {
-		lines, err := n.log.read()
+		lines, err := n.log.Read()
 		if err != nil {
 			return err
 		}
@@ -319,7 +319,7 @@ func (b *book) claim(v echo.Verdict) string {
 
 // cause is what a line gives as the reason of a failure. A client that gave up
 // by itself is told by its own close.
-func (l logLine) cause() string {
+func (l *logEntry) cause() string {
 	switch {
 	case l.Outcome == "refused":
 		return cmp.Or(l.Reason, "refused")

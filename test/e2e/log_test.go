@@ -3,96 +3,21 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"sync"
 	"testing"
 	"time"
 
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/accesslog"
 )
 
-// logLine is one line of the access log: one captured connection. What has no
-// value there is empty here.
-type logLine struct {
-	Time             time.Time `json:"time"`
-	Source           string    `json:"source"`
-	PodNamespace     string    `json:"pod_namespace"`
-	PodName          string    `json:"pod_name"`
-	Client           string    `json:"client"`
-	Dialled          string    `json:"dialled"`
-	Chain            string    `json:"chain"`
-	ServiceNamespace string    `json:"service_namespace"`
-	ServiceName      string    `json:"service_name"`
-	ServicePort      string    `json:"service_port"`
-	Cluster          string    `json:"cluster"`
-	Endpoint         string    `json:"endpoint"`
-	UpstreamSource   string    `json:"upstream_source"`
-	Attempts         int       `json:"attempts"`
-	Attempted        string    `json:"attempted"`
-	BytesSent        int64     `json:"bytes_sent"`
-	BytesReceived    int64     `json:"bytes_received"`
-	DurationMS       float64   `json:"duration_ms"`
-	WaitUS           float64   `json:"wait_us"`
-	ConnectUS        float64   `json:"connect_us"`
-	Outcome          string    `json:"outcome"`
-	Reason           string    `json:"reason"`
-	Flags            string    `json:"flags"`
-	ClientClose      string    `json:"client_close"`
-	ServerClose      string    `json:"server_close"`
-	CloseReason      string    `json:"close_reason"`
-	Failure          string    `json:"failure"`
-}
-
-// accessLog reads a node's access log as it grows.
-type accessLog struct {
-	path string
-
-	mu     sync.Mutex
-	offset int64
-	lines  []logLine
-}
-
-// read takes in what is new and returns all lines so far.
-func (l *accessLog) read() ([]logLine, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f, err := os.Open(l.path)
-	if os.IsNotExist(err) {
-		return nil, nil // no connection has ended yet
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if _, err := f.Seek(l.offset, io.SeekStart); err != nil {
-		return nil, err
-	}
-	b, err := io.ReadAll(f)
-	if err != nil {
-		return nil, err
-	}
-	b = b[:bytes.LastIndexByte(b, '\n')+1] // the last line may be half written
-	for text := range bytes.Lines(b) {
-		var line logLine
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&line); err != nil {
-			return nil, fmt.Errorf("access log line %s: %w", bytes.TrimSpace(text), err)
-		}
-		l.lines = append(l.lines, line)
-	}
-	l.offset += int64(len(b))
-	return l.lines, nil
-}
+// logLine is one line of the access log: one captured connection.
+type logLine = accesslog.Line
 
 // checkOnce reports connections that were logged more than once.
-func (l *accessLog) checkOnce(t *testing.T) {
+func checkOnce(t *testing.T, l *accesslog.Log) {
 	t.Helper()
-	lines, err := l.read()
+	lines, err := l.Read()
 	if err != nil {
 		t.Errorf("read access log: %v", err)
 	}
@@ -127,7 +52,7 @@ func (n *node) awaitLogged(t *testing.T, v echo.Verdict) logLine {
 // client that is told of a reset before it is told that it had been connected, as
 // happens on a busy machine, does not know its own port: then the target decides.
 func (n *node) logged(v echo.Verdict) (logLine, error) {
-	lines, err := n.log.read()
+	lines, err := n.log.Read()
 	if err != nil {
 		return logLine{}, err
 	}
@@ -152,7 +77,7 @@ func (n *node) awaitLines(t *testing.T, count int, what string, match func(logLi
 	t.Helper()
 	var found []logLine
 	eventually(t, settled, fmt.Sprintf("%d log lines: %s", count, what), func() error {
-		lines, err := n.log.read()
+		lines, err := n.log.Read()
 		if err != nil {
 			return err
 		}

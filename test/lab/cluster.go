@@ -24,6 +24,7 @@ import (
 
 	"aether.io/aether/internal/daemon"
 	"aether.io/aether/internal/sandbox"
+	"aether.io/aether/test/accesslog"
 )
 
 // Cluster is a running lab held by this process. Pods and Services are named
@@ -51,7 +52,7 @@ type Cluster struct {
 
 	kubelet  *kubelet
 	forward  *forwarder
-	access   accessLog
+	access   accesslog.Log
 	downOnce sync.Once
 	downErr  error
 }
@@ -116,7 +117,7 @@ func (c *Cluster) up(ctx context.Context) error {
 	if err := c.startNode(ctx); err != nil {
 		return err
 	}
-	c.access.path = c.Node.Paths().AccessLog
+	c.access.Path = c.Node.Paths().AccessLog
 	c.kubelet = newKubelet(c.client, c.Node, c.cfg, c.log)
 	c.kubelet.start()
 	var err error

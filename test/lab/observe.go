@@ -9,84 +9,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"aether.io/aether/internal/agent/api"
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/accesslog"
 )
 
-// LogLine is one line of our node's access log: one captured connection. What has
-// no value there is empty here.
-type LogLine struct {
-	Time             time.Time `json:"time"`
-	Source           string    `json:"source"`
-	PodNamespace     string    `json:"pod_namespace"`
-	PodName          string    `json:"pod_name"`
-	Client           string    `json:"client"`
-	Dialled          string    `json:"dialled"`
-	Chain            string    `json:"chain"`
-	ServiceNamespace string    `json:"service_namespace"`
-	ServiceName      string    `json:"service_name"`
-	ServicePort      string    `json:"service_port"`
-	Cluster          string    `json:"cluster"`
-	Endpoint         string    `json:"endpoint"`
-	Attempts         int       `json:"attempts"`
-	WaitUS           float64   `json:"wait_us"`
-	ConnectUS        float64   `json:"connect_us"`
-	Outcome          string    `json:"outcome"`
-	Reason           string    `json:"reason"`
-	Failure          string    `json:"failure"`
-}
-
-// accessLog reads the log as it grows.
-type accessLog struct {
-	path string
-
-	mu     sync.Mutex
-	offset int64
-	lines  []LogLine
-}
-
-func (l *accessLog) read() ([]LogLine, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f, err := os.Open(l.path)
-	if os.IsNotExist(err) {
-		return nil, nil // no connection has ended yet
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read access log: %w", err)
-	}
-	defer f.Close()
-	if _, err := f.Seek(l.offset, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("read access log: %w", err)
-	}
-	b, err := io.ReadAll(f)
-	if err != nil {
-		return nil, fmt.Errorf("read access log: %w", err)
-	}
-	b = b[:bytes.LastIndexByte(b, '\n')+1] // the last line may be half written
-	for text := range bytes.Lines(b) {
-		var line LogLine
-		if err := json.Unmarshal(text, &line); err != nil {
-			return nil, fmt.Errorf("read access log line %s: %w", bytes.TrimSpace(text), err)
-		}
-		l.lines = append(l.lines, line)
-	}
-	l.offset += int64(len(b))
-	return l.lines, nil
-}
+// LogLine is one line of our node's access log: one captured connection.
+type LogLine = accesslog.Line
 
 // AccessLog returns all lines of our node's access log so far.
-func (c *Cluster) AccessLog() ([]LogLine, error) { return c.access.read() }
+func (c *Cluster) AccessLog() ([]LogLine, error) { return c.access.Read() }
 
 // Logged waits for the line of a connection that Dial made from a captured pod.
 func (c *Cluster) Logged(ctx context.Context, v echo.Verdict) (LogLine, error) {

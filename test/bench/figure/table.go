@@ -54,6 +54,35 @@ func Between(text, begin, end, figures string) (string, error) {
 	return before + begin + figures + end + after, nil
 }
 
+// Rewrite puts figures between the two lines of the document in a file.
+func Rewrite(path, begin, end, figures string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the document: %w", err)
+	}
+	changed, err := Between(string(text), begin, end, figures)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	return nil
+}
+
+// ReadJSON reads a report.
+func ReadJSON[Report any](path string) (*Report, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the report: %w", err)
+	}
+	var r Report
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, fmt.Errorf("read report %s: %w", path, err)
+	}
+	return &r, nil
+}
+
 // WriteJSON writes a report, and the folder it is in.
 func WriteJSON(path string, report any) error {
 	b, err := json.MarshalIndent(report, "", "  ")

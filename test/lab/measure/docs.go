@@ -3,9 +3,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -27,7 +25,7 @@ const (
 
 // writeDocs brings the documents under root along with the run in a file.
 func writeDocs(root, file string) error {
-	r, err := readReport(file)
+	r, err := figure.ReadJSON[Report](file)
 	if err != nil {
 		return err
 	}
@@ -41,32 +39,11 @@ func writeDocs(root, file string) error {
 	r.dropSamples()
 	r.Rows = r.rows()
 	for document, figures := range r.documents() {
-		path := filepath.Join(root, document)
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return fmt.Errorf("read the document: %w", err)
-		}
-		changed, err := figure.Between(string(text), figuresBegin, figuresEnd, figures)
-		if err != nil {
-			return fmt.Errorf("%s: %w", document, err)
-		}
-		if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
-			return fmt.Errorf("write the document: %w", err)
+		if err := figure.Rewrite(filepath.Join(root, document), figuresBegin, figuresEnd, figures); err != nil {
+			return err
 		}
 	}
 	return figure.WriteJSON(filepath.Join(root, docsFigures), r)
-}
-
-func readReport(path string) (*Report, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the report: %w", err)
-	}
-	var r Report
-	if err := json.Unmarshal(b, &r); err != nil {
-		return nil, fmt.Errorf("read report %s: %w", path, err)
-	}
-	return &r, nil
 }
 
 // missing lists what a whole run has and this one has not.

@@ -16,7 +16,7 @@ import (
 // run against what a report makes of its own measurements.
 func TestDocumentedFigures(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
-	r, err := readReport(filepath.Join(root, docsFigures))
+	r, err := figure.ReadJSON[Report](filepath.Join(root, docsFigures))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,24 +16,11 @@ import (
 	"aether.io/aether/test/bench/figure"
 )
 
-// First compares the first connection to a Service that the node was never asked for
-// with later ones. Times are milliseconds from connect to the server's greeting.
+// First compares first connections with later ones, with or without a load.
 type First struct {
-	Cold figure.Distribution `json:"cold"`
-	Warm figure.Distribution `json:"warm"`
-	// Over is what each cold connection took over the median of the warm ones of the
-	// same Service.
-	Over    figure.Distribution `json:"over"`
-	Others  float64             `json:"others"`
-	Samples []ColdSample        `json:"samples,omitempty"`
-	Load    *FirstLoad          `json:"load,omitempty"`
-}
-
-// ColdSample is one Service: its first connection and the ones after it.
-type ColdSample struct {
-	Target string    `json:"target"`
-	Cold   float64   `json:"cold"`
-	Warm   []float64 `json:"warm"`
+	figure.First
+	Others float64    `json:"others"`
+	Load   *FirstLoad `json:"load,omitempty"`
 }
 
 // FirstLoad is what goes on meanwhile.
@@ -80,7 +67,7 @@ func (c *cluster) measureFirst(ctx context.Context, cold []*service) (First, err
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			x := ColdSample{Target: s.target()}
+			x := figure.ColdSample{Target: s.target()}
 			for i := range 1 + warmPerName {
 				d := dial(s.target(), firstTimeout, firstTimeout)
 				if d.err != nil {
@@ -108,18 +95,8 @@ func (c *cluster) measureFirst(ctx context.Context, cold []*service) (First, err
 	if n, err := c.known(ctx, cold); err != nil || n != len(cold) {
 		return f, errors.Join(fmt.Errorf("of %d Services that were dialled Envoy knows %d", len(cold), n), err)
 	}
-	f.summarise()
+	f.Summarise()
 	return f, nil
-}
-
-func (f *First) summarise() {
-	var cold, warm, over []float64
-	for _, s := range f.Samples {
-		cold = append(cold, s.Cold)
-		warm = append(warm, s.Warm...)
-		over = append(over, s.Cold-figure.Median(s.Warm))
-	}
-	f.Cold, f.Warm, f.Over = figure.Of(cold), figure.Of(warm), figure.Of(over)
 }
 
 // known counts the Services that Envoy has a cluster for.

@@ -35,7 +35,7 @@ func TestQuickRun(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr.String())
 	}
-	r, err := readReport(file)
+	r, err := figure.ReadJSON[Report](file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestRows(t *testing.T) {
 			{Program: agentName, IdleMiB: 90, BusyMiB: 110, IdleCPU: 0.01, BusyCPU: 0.02},
 			{Program: kubeProxyName, IdleMiB: 100, BusyMiB: 100, IdleCPU: 0.02, BusyCPU: 0.01},
 		}},
-		First: []First{{Over: one(10)}, {Over: one(26), Load: &FirstLoad{KubeProxy: true}}},
+		First: []First{{First: figure.First{Over: one(10)}}, {First: figure.First{Over: one(26)}, Load: &FirstLoad{KubeProxy: true}}},
 	}
 	got := map[string]bool{}
 	for _, row := range r.rows() {
