@@ -104,6 +104,7 @@ func importsComeAndGo(t *testing.T) {
 	s.Eventually("the import is known again", func() error { return importIs(inRange) })
 	removeDefinition(t, s)
 	s.Eventually("the import went with its definition", func() error { return importIs(outside) })
+	s.Eventually("the agent knows that there are no imports any more", func() error { return importsAreGone(s) })
 	l.unharmed(t, "the import's address, from before the definition on")
 	lived(t, open)
 	after, err := s.Refusals(t.Context())
@@ -113,6 +114,27 @@ func importsComeAndGo(t *testing.T) {
 			t.Errorf("refused meanwhile: %s %d", key, n-before[key])
 		}
 	}
+}
+
+// importsAreGone is nil when the agent has noticed that imports are not served, which
+// takes it two looks 10 s apart, for a second time since it started: until then it is
+// behind, and refuses no address for being unknown.
+func importsAreGone(s *labtest.Space) error {
+	b, err := os.ReadFile(s.Node.Paths().AgentLog)
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(b), `does not serve a kind; it is looked for again" type=multicluster.x-k8s.io/serviceimports`); n < 2 {
+		return errorf("its log says so %d times", n)
+	}
+	behind, err := s.AgentMetric(context.Background(), "aether_agent_source_behind")
+	if err != nil {
+		return err
+	}
+	if len(behind) != 1 || behind[0].Value != 0 {
+		return errorf("it is behind: %v", behind)
+	}
+	return nil
 }
 
 // removeDefinition removes the definition, and with it all imports.
