@@ -250,6 +250,7 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 		demand:    demand.New(names, r.names),
 		lookAts:   make(chan demand.LookAt, demand.MaxLooks),
 		published: newPublished(),
+		pace:      newPace(),
 		pods:      newPods(r.pods, r.annotations),
 		envoys:    map[uint64]xds.Stream{},
 		nacks:     map[xds.Key]string{},

@@ -68,6 +68,7 @@ type loop struct {
 	problems  []api.Problem
 
 	published published
+	pace      pace
 	pods      pods
 	envoys    map[uint64]xds.Stream // by stream
 	nacks     map[xds.Key]string
@@ -148,6 +149,9 @@ func (l *loop) wake() (time.Time, bool) {
 	}
 	if l.hasPending() {
 		sooner(l.appliedAt.Add(sourceGap))
+	}
+	if at, ok := l.pace.wake(); ok {
+		sooner(at)
 	}
 	for _, at := range l.published.turning {
 		sooner(at)
@@ -276,22 +280,29 @@ func (l *loop) apply(t *turn) {
 	t.events = append(first, t.events...)
 }
 
-// affected returns the names whose answer may have changed in this turn.
+// affected returns the names whose answer may have changed in this turn, but for those
+// that are paced.
 func (l *loop) affected(t *turn) []netip.AddrPort {
 	switch {
 	case t.remake:
 		return l.demand.Targets()
-	case t.dirty.Empty():
-		return nil
 	case t.dirty.Range || len(t.dirty.Nodes) > 0:
 		return plan.Affected(t.dirty, l.settings, l.demand.Targets())
 	}
-	var ts []netip.AddrPort
+	ts, oldest := l.pace.due(t.now)
+	if t.changed.IsZero() || !oldest.IsZero() && oldest.Before(t.changed) {
+		t.changed = oldest
+	}
 	for a := range t.dirty.Addrs {
-		ts = append(ts, l.demand.TargetsOf(a)...)
+		_, claimed := t.dirty.Claims[a]
+		for _, target := range l.demand.TargetsOf(a) {
+			if claimed || !l.pace.defers(target, t.now, t.changed) {
+				ts = append(ts, target)
+			}
+		}
 	}
 	slices.SortFunc(ts, netip.AddrPort.Compare)
-	return plan.Affected(t.dirty, l.settings, ts)
+	return slices.Compact(ts)
 }
 
 // tellRange says once when the Service range becomes known or unknown.

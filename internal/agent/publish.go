@@ -89,6 +89,7 @@ func (l *loop) publishAnswer(t *turn, a plan.Answer) {
 	if a.Service != nil && (a.Policy != nil || a.Verdict == plan.Passthrough) {
 		p.stats[a.Target] = envoy.StatName(a.Service.Service, a.Service.Port)
 	}
+	l.pace.answered(a.Target, t.now, len(a.Candidates))
 	r := envoy.Translate(a, l.cfg.Envoy)
 	t.set(xds.Cluster, name, r.Cluster)
 	// What is not remembered no Envoy gets but by asking.
@@ -113,6 +114,7 @@ func (l *loop) withdraw(t *turn, target netip.AddrPort) {
 	delete(p.assigned, target)
 	delete(p.stats, target)
 	delete(p.turning, target)
+	l.pace.forget(target)
 }
 
 // publishEmpty answers a name that is past the budget: the connection that waits

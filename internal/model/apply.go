@@ -114,7 +114,7 @@ func (d *draft) setService(svc *Service) {
 		claims, _ := d.externals.get(a)
 		d.externals.set(a, withClaim(claims, svc))
 	}
-	d.touch(svc)
+	d.claim(svc)
 }
 
 func (d *draft) deleteService(c DeleteService) {
@@ -137,7 +137,7 @@ func (d *draft) withdraw(svc *Service) {
 		claims, _ := d.externals.get(a)
 		setList(&d.externals, a, without(claims, svc))
 	}
-	d.touch(svc)
+	d.claim(svc)
 }
 
 // touch marks every address of the Service.
@@ -147,6 +147,17 @@ func (d *draft) touch(svc *Service) {
 	}
 	for _, a := range svc.externalIPs() {
 		mark(&d.dirty.Addrs, a)
+	}
+}
+
+// claim marks every address of a Service that is not what it was.
+func (d *draft) claim(svc *Service) {
+	d.touch(svc)
+	if svc.VIP.IsValid() {
+		mark(&d.dirty.Claims, svc.VIP)
+	}
+	for _, a := range svc.externalIPs() {
+		mark(&d.dirty.Claims, a)
 	}
 }
 
@@ -219,6 +230,7 @@ func (d *draft) setImport(im *Import) {
 		list, _ := d.importVIPs.get(a)
 		d.importVIPs.set(a, withNamed(list, im, (*Import).name))
 		mark(&d.dirty.Addrs, a)
+		mark(&d.dirty.Claims, a)
 	}
 }
 
@@ -237,6 +249,7 @@ func (d *draft) withdrawImport(im *Import) {
 		list, _ := d.importVIPs.get(a)
 		setList(&d.importVIPs, a, without(list, im))
 		mark(&d.dirty.Addrs, a)
+		mark(&d.dirty.Claims, a)
 	}
 }
 

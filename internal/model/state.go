@@ -55,6 +55,9 @@ var apiServerService = Name{Namespace: "default", Name: "kubernetes"}
 type Dirty struct {
 	// Addrs holds every address whose owner, ports, policy or endpoints changed.
 	Addrs map[netip.Addr]struct{}
+	// Claims holds those of Addrs of which more than endpoints changed: the owner,
+	// ports or policy.
+	Claims map[netip.Addr]struct{}
 	// Range is true when the Service range, its being known, or the API
 	// server's VIP changed: every listener and every answer is affected.
 	Range bool

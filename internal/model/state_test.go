@@ -95,6 +95,9 @@ func TestServiceDirty(t *testing.T) {
 			c.edit(&svc)
 			next, d := st.Apply([]Change{SetService{svc}})
 			checkDirty(t, d, c.ranges, c.addrs...)
+			if !maps.Equal(d.Claims, d.Addrs) {
+				t.Errorf("more than endpoints changed of %v, want of all that was touched", d.Claims)
+			}
 			if (len(c.addrs) == 0) != d.Empty() {
 				t.Errorf("empty: %t", d.Empty())
 			}
@@ -157,6 +160,9 @@ func TestSliceDirty(t *testing.T) {
 				want = []string{"10.96.0.10", "1.2.3.4"}
 			}
 			checkDirty(t, d, false, want...)
+			if len(d.Claims) != 0 {
+				t.Errorf("more than endpoints changed of %v, want of none", d.Claims)
+			}
 			if c.changed == (next == st) {
 				t.Errorf("new State: %t, want %t", next != st, c.changed)
 			}
