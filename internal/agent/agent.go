@@ -261,7 +261,7 @@ func (a *Agent) newLoop(p publisher, writes chan<- write) *loop {
 		directory:  a.directory,
 	}
 	l.files = files{
-		demandFile: {name: demandFile, snapshot: func() func() []byte {
+		demandFile: {name: demandFile, gap: demandGap, snapshot: func() func() []byte {
 			names := l.demand.Remembered()
 			return func() []byte { return demand.Encode(names) }
 		}},

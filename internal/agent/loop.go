@@ -165,8 +165,8 @@ func (l *loop) wake() (time.Time, bool) {
 		}
 	}
 	for _, f := range l.files {
-		if f.failing() {
-			sooner(f.retryAt)
+		if at, ok := f.wake(); ok {
+			sooner(at)
 		}
 	}
 	return first, !first.IsZero()

@@ -65,10 +65,10 @@ func roll(n *loopTest, number int) (address string) {
 	return a.String()
 }
 
-// A Service with thousands of endpoints that rolls 50 times a second is answered for
-// at most ten times a second; its first change at once, and its last one in the end.
+// A Service with a thousand endpoints that rolls 50 times a second is answered for at
+// most five times a second; its first change at once, and its last one in the end.
 func TestPaceOfALargeService(t *testing.T) {
-	n, seen := large(t, 5000)
+	n, seen := large(t, 1000)
 	last := roll(n, 1)
 	if seen.count != 1 || !seen.has(last) {
 		t.Fatalf("after one change %d assignments were published, want one, with %s", seen.count, last)
@@ -77,8 +77,8 @@ func TestPaceOfALargeService(t *testing.T) {
 		n.clock.Advance(20 * time.Millisecond)
 		last = roll(n, 2+i)
 	}
-	if seen.count < 10 || seen.count > 12 {
-		t.Errorf("in a second with 50 changes %d assignments were published, want 11", seen.count)
+	if seen.count < 5 || seen.count > 6 {
+		t.Errorf("in a second with 50 changes %d assignments were published, want 6", seen.count)
 	}
 	for {
 		at, ok := n.pace.wake()

@@ -57,6 +57,11 @@ const (
 	maxFile = 16 << 20
 	// saveRetry is how long after a failed write the next one is tried.
 	saveRetry = 30 * time.Second
+	// demandGap is the shortest time from one writing of the demand file to the next:
+	// each writes all of it, and a pod that dials its way through many Services asks for
+	// a new name every few milliseconds. A name that was not written when the machine
+	// stops is asked for again.
+	demandGap = 250 * time.Millisecond
 	// podsVersion is the version of pods.json that is written and read.
 	podsVersion = 1
 )
@@ -73,7 +78,9 @@ type file struct {
 	sent     uint64 // wanted, when the last write was started
 	done     uint64 // wanted, when the last finished write was started
 	busy     bool
-	err      error // of the last write
+	gap      time.Duration // the shortest time between the starts of two writes
+	sentAt   time.Time     // when the last write was started
+	err      error         // of the last write
 	retryAt  time.Time
 	damaged  string // where a damaged one was set aside at the start
 }
@@ -97,14 +104,25 @@ func (l *loop) save(name string) uint64 {
 	return f.wanted
 }
 
+// wake returns when a write is due, if one is and none is under way.
+func (f *file) wake() (time.Time, bool) {
+	switch {
+	case f.busy:
+		return time.Time{}, false
+	case f.wanted > f.sent:
+		return f.sentAt.Add(f.gap), true
+	default:
+		return f.retryAt, f.failing()
+	}
+}
+
 // startSaves starts the writes that were asked for, where none is under way.
 func (l *loop) startSaves(now time.Time) {
 	for _, f := range l.files {
-		due := f.wanted > f.sent || f.failing() && !now.Before(f.retryAt)
-		if f.busy || !due {
+		if at, due := f.wake(); !due || now.Before(at) {
 			continue
 		}
-		f.busy, f.sent = true, f.wanted
+		f.busy, f.sent, f.sentAt = true, f.wanted, now
 		f.retryAt = now.Add(saveRetry)
 		l.writes <- write{f.name, f.sent, f.snapshot()} // has room for every file
 	}

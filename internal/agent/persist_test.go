@@ -159,3 +159,50 @@ func TestStoreMakesAVanishedDirectory(t *testing.T) {
 		}
 	}
 }
+
+// The demand file is written at once after a quiet time, and then at a pace, however
+// many names are asked for; what is written last has them all.
+func TestDemandFileHasAPace(t *testing.T) {
+	n := bigNode(t, 40)
+	writes := make(chan write, len(stateFiles))
+	n.writes = writes
+	n.clock.Advance(second)
+	count, last := 0, ""
+	written := func() bool {
+		select {
+		case w := <-writes:
+			last = string(w.encode())
+			count++
+			n.turn([]message{saved{w.file, w.seq, nil}})
+			return true
+		default:
+			return false
+		}
+	}
+	n.ask(t, bigTarget(0))
+	if !written() {
+		t.Fatal("the first name is not written at once")
+	}
+	for i := range 39 {
+		n.clock.Advance(demandGap / 13)
+		n.ask(t, bigTarget(1+i))
+		written()
+	}
+	if count < 3 || count > 4 {
+		t.Errorf("written %d times in three times the shortest pause, want 4", count)
+	}
+	at, ok := n.wake()
+	if !ok || at.Sub(n.clock.Now()) > demandGap {
+		t.Fatalf("the loop wakes at %v (%v), now it is %v", at, ok, n.clock.Now())
+	}
+	n.clock.Advance(at.Sub(n.clock.Now()))
+	n.turn(nil)
+	if !written() {
+		t.Fatal("nothing is written though names came")
+	}
+	for i := range 40 {
+		if !strings.Contains(last, `"`+bigTarget(i).String()+`"`) {
+			t.Errorf("the last file lacks %s", bigTarget(i))
+		}
+	}
+}

@@ -153,6 +153,9 @@ func (c Config) command(binary string, base uint32, number int) []string {
 		// Spread over the drain time, so that HTTP clients do not all come back in
 		// one moment. Connections without HTTP do not notice.
 		"--drain-strategy", "gradual",
+		// The agent tells only fields that Envoy 1.40 knows. To look for others costs
+		// Envoy's main thread a fifth of the time for what it is told.
+		"--ignore-unknown-dynamic-fields",
 	}
 	if c.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(c.Concurrency))

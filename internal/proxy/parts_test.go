@@ -48,7 +48,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	if got := strings.Join(good.command("/e", 4096, 2), " "); got != "/e -c /run/x/boot.json --base-id 4096 --restart-epoch 2 --socket-path /run/x/hot --socket-mode 600 "+
-		"--drain-time-s 1 --parent-shutdown-time-s 3 --drain-strategy gradual --concurrency 1 --log-level warning" {
+		"--drain-time-s 1 --parent-shutdown-time-s 3 --drain-strategy gradual --ignore-unknown-dynamic-fields --concurrency 1 --log-level warning" {
 		t.Errorf("command line %q", got)
 	}
 }

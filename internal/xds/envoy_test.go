@@ -115,7 +115,7 @@ func newRealEnvoy(t *testing.T) *realEnvoy {
 	if e.log, err = os.Create(filepath.Join(e.dir, "envoy.log")); err != nil {
 		t.Fatal(err)
 	}
-	e.cmd = exec.Command(envoyBinary(t), "-c", config, "--concurrency", "2", "--disable-hot-restart", "-l", "warning")
+	e.cmd = exec.Command(envoyBinary(t), "-c", config, "--concurrency", "2", "--disable-hot-restart", "-l", "warning", "--ignore-unknown-dynamic-fields")
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
 	return e
 }

@@ -49,20 +49,22 @@ type (
 func Encode(names []Name) []byte {
 	names = slices.Clone(names)
 	slices.SortFunc(names, func(a, b Name) int { return a.Target.Compare(b.Target) })
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"version":%d,"names":[`, FileVersion)
+	b := make([]byte, 0, 64+80*len(names))
+	b = fmt.Appendf(b, `{"version":%d,"names":[`, FileVersion)
 	for i, n := range names {
 		if i > 0 {
-			b.WriteByte(',')
+			b = append(b, ',')
 		}
-		fmt.Fprintf(&b, "\n{\"address\":%q", n.Target)
+		// Neither has a character that JSON would have escaped.
+		b = append(b, "\n{\"address\":\""...)
+		b = n.Target.AppendTo(b)
 		if !n.LastDial.IsZero() {
-			fmt.Fprintf(&b, ",\"lastDial\":%q", n.LastDial.UTC().Format(time.RFC3339))
+			b = append(b, "\",\"lastDial\":\""...)
+			b = n.LastDial.UTC().AppendFormat(b, time.RFC3339)
 		}
-		b.WriteByte('}')
+		b = append(b, "\"}"...)
 	}
-	b.WriteString("\n]}\n")
-	return b.Bytes()
+	return append(b, "\n]}\n"...)
 }
 
 // Decode reads a demand file. It gives all names or an error that says which
