@@ -20,7 +20,7 @@ const (
 	DefaultRunDir         = "/run/aether"
 	DefaultStateDir       = "/var/lib/aether"
 	DefaultMetricsAddress = "127.0.0.1:18090"
-	DefaultScrapeInterval = 10 * time.Second
+	DefaultScrapeInterval = time.Minute
 	maxLookRate           = 10_000
 )
 
@@ -65,7 +65,9 @@ type Config struct {
 	// MetricsAddress is where metrics and health are served, host:port; empty
 	// for nowhere.
 	MetricsAddress string
-	// ScrapeInterval is how often Envoy's connection counts are read.
+	// ScrapeInterval is how often Envoy's connection counts are read. Each reading
+	// keeps Envoy's main thread for some 35 ms with 2,000 asked Service ports, and
+	// first connections wait meanwhile.
 	ScrapeInterval time.Duration
 }
 

@@ -24,9 +24,7 @@
 //     cluster in place before a listener waits for its Acked.
 //   - A name has at most one unacknowledged update per stream. Meanwhile newer
 //     versions replace each other, and the newest is sent after the
-//     acknowledgement; one of 32 KiB and more also rests for as long as Envoy took
-//     to acknowledge the last (at most 250 ms). So a large assignment that changes
-//     all the time leaves Envoy half of its time for first connections.
+//     acknowledgement.
 //   - A resource that is Named goes only to Envoys that asked for it by name or
 //     list it, and not to one that asks for all there is.
 //   - Names that nobody published are not answered: Envoy waits for them, and is

@@ -12,13 +12,11 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"aether.io/aether/internal/xds"
 	"aether.io/aether/internal/xds/xdstest"
@@ -362,48 +360,6 @@ func TestOneUpdatePerNameInFlight(t *testing.T) {
 	}
 	if updates != 2 {
 		t.Errorf("%d updates of svc:big were sent, want the first and the newest", updates)
-	}
-}
-
-// And what is heavy rests for as long as Envoy took for it.
-func TestHeavyResourceRestsAfterItsAcknowledgement(t *testing.T) {
-	heavy := func(weight uint32) xds.Resource {
-		a := assignment("svc:heavy", 1)
-		one := a.Message.(*endpointv3.ClusterLoadAssignment).Endpoints[0]
-		one.LbEndpoints[0].LoadBalancingWeight = wrapperspb.UInt32(weight)
-		for len(one.LbEndpoints) < 2000 {
-			one.LbEndpoints = append(one.LbEndpoints, one.LbEndpoints[0])
-		}
-		return a
-	}
-	n := newNode(t, xds.Config{})
-	n.publish(cluster("svc:heavy", 0), cluster("svc:light", 0), assignment("svc:light", 1))
-	n.serve()
-	e := n.envoy(xdstest.Options{})
-	connect(t, e)
-	holds(t, e, assignment("svc:light", 1))
-	event(n, func(a xds.Acked) bool { return a.Type == xds.Assignment })
-
-	e.Stall(string(xds.Assignment), true)
-	n.publish(heavy(1))
-	holds(t, e, heavy(1))
-	begun := time.Now()                            // after it was sent: the server measures more
-	for time.Since(begun) < 200*time.Millisecond { // Envoy takes its time
-		time.Sleep(time.Millisecond)
-	}
-	e.Forget()
-	n.publish(heavy(2), assignment("svc:light", 2))
-	acknowledged := time.Now()
-	e.Stall(string(xds.Assignment), false)
-	holds(t, e, heavy(2))
-	if took := time.Since(acknowledged); took < 190*time.Millisecond {
-		t.Errorf("the heavy one came again after %s", took)
-	}
-	first := func(name string) int {
-		return slices.IndexFunc(e.Responses(), func(r xdstest.Response) bool { return slices.Contains(r.Names, name) })
-	}
-	if light, heavy := first("svc:light"), first("svc:heavy"); light < 0 || light >= heavy {
-		t.Errorf("the light one came with response %d, the heavy one with %d", light, heavy)
 	}
 }
 

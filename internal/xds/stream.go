@@ -236,11 +236,9 @@ func (ses *session) hold(t Type, req *discovery.DeltaDiscoveryRequest) error {
 
 // answer takes Envoy's verdict on a response.
 func (ses *session) answer(t Type, nonce string, req *discovery.DeltaDiscoveryRequest) {
-	var took time.Duration
 	if at, ok := ses.sentAt[nonce]; ok {
 		delete(ses.sentAt, nonce)
-		took = time.Since(at)
-		ses.server.cfg.Metrics.answered.WithLabelValues(t.String()).Observe(took.Seconds())
+		ses.server.cfg.Metrics.answered.WithLabelValues(t.String()).Observe(time.Since(at).Seconds())
 	}
 	var e Event
 	if detail := req.GetErrorDetail(); detail != nil {
@@ -248,14 +246,14 @@ func (ses *session) answer(t Type, nonce string, req *discovery.DeltaDiscoveryRe
 		e = ses.nacked(t, nonce, detail.GetMessage())
 	} else {
 		ses.server.cfg.Metrics.requests.WithLabelValues(t.String(), "ack").Inc()
-		e = ses.acked(t, nonce, took)
+		e = ses.acked(t, nonce)
 	}
 	if e != nil {
 		ses.emit(e)
 	}
 }
 
-func (ses *session) acked(t Type, nonce string, took time.Duration) Event {
+func (ses *session) acked(t Type, nonce string) Event {
 	s := ses.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,46 +272,11 @@ func (ses *session) acked(t Type, nonce string, took time.Duration) Event {
 		e.Resources = append(e.Resources, Accepted{r.name, r.blob.version, newest})
 	}
 	v.search.judged(f.trial)
-	ses.rest(t, f, took)
 	s.offer(t, changed)
 	if f.empty() {
 		return nil
 	}
 	return e
-}
-
-const (
-	// heavy is the size in bytes from which on a resource rests after Envoy has
-	// taken it: an assignment of some 700 endpoints.
-	heavy = 32 << 10
-	// maxRest bounds the rest.
-	maxRest = 250 * time.Millisecond
-)
-
-// rest keeps the heavy resources of a response, which Envoy has just taken, from
-// being sent again for as long as it took. One that changes without a pause would
-// else keep Envoy's main thread busy all the time, and every first connection
-// would wait for it, several times over. The caller holds Server.mu.
-func (ses *session) rest(t Type, f flight, took time.Duration) {
-	var names []string
-	v := ses.views[t]
-	for _, r := range f.resources {
-		if len(r.blob.bytes) >= heavy {
-			names = append(names, r.name)
-			v.resting[r.name] = struct{}{}
-		}
-	}
-	if len(names) == 0 {
-		return
-	}
-	time.AfterFunc(min(took, maxRest), func() {
-		ses.server.mu.Lock()
-		defer ses.server.mu.Unlock()
-		for _, name := range names {
-			delete(v.resting, name)
-		}
-		ses.respond(t, false)
-	})
 }
 
 func (ses *session) nacked(t Type, nonce, message string) Event {

@@ -31,7 +31,6 @@ type view struct {
 	queue   []flight          // made, and not yet sent
 	flights map[string]flight // sent, by nonce, and not yet acknowledged
 	busy    map[string]int    // by name: how many of both carry it
-	resting map[string]struct{}
 
 	search search
 	begun  bool // its first request was passed on
@@ -80,7 +79,6 @@ func newView(t Type, req *discovery.DeltaDiscoveryRequest, l ledger) *view {
 		dirty:   map[string]struct{}{},
 		flights: map[string]flight{},
 		busy:    map[string]int{},
-		resting: map[string]struct{}{},
 	}
 	subscribe := req.GetResourceNamesSubscribe()
 	if len(subscribe) == 0 && t != Assignment {
@@ -174,11 +172,10 @@ func (v *view) entitled(e *entry, name string) bool {
 	return asked || listed
 }
 
-// held reports whether name must not be sent now: it is in flight, it rests after
-// that, or the guilty are being searched for among others.
+// held reports whether name must not be sent now: it is in flight, or the guilty are
+// being searched for among others.
 func (v *view) held(name string) bool {
-	_, resting := v.resting[name]
-	return v.busy[name] > 0 || resting || v.search.excludes(name)
+	return v.busy[name] > 0 || v.search.excludes(name)
 }
 
 // touch notes that what is offered under name has changed.

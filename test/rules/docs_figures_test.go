@@ -71,13 +71,14 @@ var figures = []figure{
 		{lifecycle, "took more than 2 s and goes on"}, {apiReference, "that took more than 2 s; it goes on"},
 	}},
 	{"internal/agent/status.go", "maxOverLimitRows", "1000", [][2]string{{apiReference, "turned away at most 1,000"}}},
-	{"internal/agent/config.go", "DefaultScrapeInterval", "10 * time.Second", [][2]string{
-		{apiReference, "the last reading, at most 10 s old"}, {architecture, "connection counts, every 10 s"},
+	{"internal/agent/config.go", "DefaultScrapeInterval", "time.Minute", [][2]string{
+		{apiReference, "the last reading, at most a minute old"}, {architecture, "connection counts, every minute"},
 	}},
 	{"internal/agent/http_cli.go", "freshTimeout", "500 * time.Millisecond", [][2]string{{apiReference, "does not answer within 500 ms"}}},
 	{"internal/xds/server.go", "DefaultHoldTimeout", "2 * time.Second", [][2]string{{lifecycle, "looked at (2 s at most)"}}},
-	{"internal/xds/stream.go", "heavy", "32 << 10", [][2]string{{lifecycle, "assignment of 32 KiB and more"}}},
-	{"internal/xds/stream.go", "maxRest", "250 * time.Millisecond", [][2]string{{lifecycle, "250 ms at most"}}},
+	{"internal/agent/pace.go", "pacedFrom", "500", [][2]string{{lifecycle, "port with 500 endpoints and more"}}},
+	{"internal/agent/pace.go", "pacePerEndpoint", "200 * time.Microsecond", [][2]string{{lifecycle, "0.2 ms per endpoint"}}},
+	{"internal/agent/pace.go", "maxPace", "time.Second", [][2]string{{lifecycle, "0.2 ms per endpoint, 1 s at most"}}},
 	{"internal/manifest/watch.go", "settle", "20 * time.Millisecond", [][2]string{{manifestReference, "some 20 ms after it happened"}}},
 	{"internal/manifest/watch.go", "settleMax", "200 * time.Millisecond", [][2]string{{manifestReference, "200 ms while changes go on"}}},
 	{"internal/manifest/watch.go", "rescan", "5 * time.Second", [][2]string{{manifestReference, "within 5 s where the system does not report it"}}},
