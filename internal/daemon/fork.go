@@ -25,15 +25,34 @@ type forkRequest struct {
 
 // NewForker starts the thread. Close ends it.
 func NewForker() *Forker {
+	return newForker(onMainThread)
+}
+
+// onMainThread reports whether the caller runs on the process's first thread. Go never
+// ends that one, only parks it, and what it forked would live on.
+func onMainThread() bool { return syscall.Gettid() == syscall.Getpid() }
+
+func newForker(onMain func() bool) *Forker {
 	f := &Forker{requests: make(chan forkRequest), ended: make(chan struct{})}
-	go func() {
-		defer close(f.ended)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for r := range f.requests {
-			r.reply <- r.cmd.Start()
-		}
-	}()
+	go f.run(onMain)
 	return f
+}
+
+// run starts what it is asked for, and ends its thread when nobody can ask any more.
+func (f *Forker) run(onMain func() bool) {
+	runtime.LockOSThread()
+	if onMain() {
+		// While this goroutine has the main thread the next one gets another.
+		go f.run(onMain)
+		<-f.ended
+		runtime.UnlockOSThread()
+		return
+	}
+	defer close(f.ended)
+	for r := range f.requests {
+		r.reply <- r.cmd.Start()
+	}
+	// Never unlocked: the thread ends with the goroutine.
 }
 
 // Close ends the thread, and with it whatever it started that still runs. Start
