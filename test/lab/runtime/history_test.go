@@ -3,16 +3,19 @@
 package runtime_test
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"aether.io/aether/internal/sandbox/echo"
+	"aether.io/aether/test/lab"
 	"aether.io/aether/test/lab/labtest"
 )
 
@@ -128,6 +131,32 @@ func replaceServer(t *testing.T, s *labtest.Space, app string) (old []string) {
 	for _, name := range old {
 		s.Must(s.AwaitGone(within(t), s.Namespace+"/"+name))
 	}
-	s.Endpoints(app, 2)
+	// The controller of EndpointSlices tries again after 1 s, then twice as long each
+	// time, up to a minute and more when the API server has just started anew.
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	s.Must(lab.Poll(ctx, "the slices of "+app+" have the new pods", func(ctx context.Context) error {
+		return replaced(ctx, s, app, old)
+	}))
 	return old
+}
+
+// replaced is nil when a Service has two ready endpoints, neither of them old.
+func replaced(ctx context.Context, s *labtest.Space, app string, old []string) error {
+	list, err := s.Client().DiscoveryV1().EndpointSlices(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + app})
+	if err != nil {
+		return err
+	}
+	var ready []string
+	for i := range list.Items {
+		for _, e := range list.Items[i].Endpoints {
+			if e.TargetRef != nil && e.Conditions.Ready != nil && *e.Conditions.Ready {
+				ready = append(ready, e.TargetRef.Name)
+			}
+		}
+	}
+	if len(ready) != 2 || slices.Contains(old, ready[0]) || slices.Contains(old, ready[1]) {
+		return errorf("ready are %v", ready)
+	}
+	return nil
 }
