@@ -40,8 +40,8 @@ func (a *assignments) has(address string) bool {
 // large is a loop that answers for web, with so many endpoints in slices of 100.
 func large(t *testing.T, endpoints int) (*loopTest, *assignments) {
 	n := newLoopTest(t)
-	seen := &assignments{publisher: n.loop.xds}
-	n.loop.xds = seen
+	seen := &assignments{publisher: n.xds}
+	n.xds = seen
 	n.sync(t)
 	var cs []model.Change
 	for i := range endpoints / 100 {

@@ -184,13 +184,14 @@ func measure(ctx context.Context, p program, say func(string, ...any)) (r *Repor
 		return nil, err
 	}
 	say("Linux %s, %d cores (%s), Envoy %s; load average before the run %.2f", m.Kernel, m.Cores, m.CPU, m.Envoy, m.LoadBefore)
-	r = &Report{Began: time.Now().UTC(), Machine: m, Settings: p.settings}
-	defer func() { r.Seconds = time.Since(r.Began).Seconds() }()
+	began := time.Now().UTC()
 	c, err := up(ctx, p.name, say)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
+	r = &Report{Began: began, Machine: m, Settings: p.settings}
+	defer func() { r.Seconds = time.Since(r.Began).Seconds() }()
 	if r.Kubernetes, err = c.kubernetes(); err != nil {
 		return r, err
 	}
