@@ -289,17 +289,24 @@ func (l *loop) affected(t *turn) []netip.AddrPort {
 	case t.dirty.Range || len(t.dirty.Nodes) > 0:
 		return plan.Affected(t.dirty, l.settings, l.demand.Targets())
 	}
+	came := t.changed
 	ts, oldest := l.pace.due(t.now)
 	if t.changed.IsZero() || !oldest.IsZero() && oldest.Before(t.changed) {
 		t.changed = oldest
 	}
+	later := false
 	for a := range t.dirty.Addrs {
 		_, claimed := t.dirty.Claims[a]
 		for _, target := range l.demand.TargetsOf(a) {
-			if claimed || !l.pace.defers(target, t.now, t.changed) {
-				ts = append(ts, target)
+			if !claimed && l.pace.defers(target, t.now, came) {
+				later = true
+				continue
 			}
+			ts = append(ts, target)
 		}
+	}
+	if later && len(ts) == 0 && len(t.dirty.Workloads) == 0 {
+		t.changed = time.Time{} // it is told, and its lag counted, in a later turn
 	}
 	slices.SortFunc(ts, netip.AddrPort.Compare)
 	return slices.Compact(ts)

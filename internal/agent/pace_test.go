@@ -4,12 +4,14 @@ package agent
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	dto "github.com/prometheus/client_model/go"
 
 	"aether.io/aether/internal/envoy"
 	"aether.io/aether/internal/model"
@@ -99,6 +101,34 @@ func TestPaceOfALargeService(t *testing.T) {
 	n.turn(nil)
 	if seen.count != quiet {
 		t.Errorf("%d assignments were published though nothing changed", seen.count-quiet)
+	}
+}
+
+// The lag of a change that is told later is counted once, when it is told, and is that
+// of the change that waited longest.
+func TestLagOfPacedChanges(t *testing.T) {
+	n, _ := large(t, 5000)
+	lag := func() (told uint64, sum float64) {
+		var m dto.Metric
+		if err := n.meter.lag.Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		return m.Histogram.GetSampleCount(), m.Histogram.GetSampleSum()
+	}
+	roll(n, 1)
+	told, sum := lag()
+	for i := range 2 {
+		n.clock.Advance(200 * time.Millisecond)
+		roll(n, 2+i)
+	}
+	if again, _ := lag(); again != told {
+		t.Errorf("%d changes that wait are counted as told", again-told)
+	}
+	n.clock.Advance(600 * time.Millisecond)
+	n.turn(nil)
+	again, all := lag()
+	if waited := all - sum; again != told+1 || math.Abs(waited-0.8) > 1e-6 {
+		t.Errorf("%d are counted, with %v s, want 1, with 0.8 s", again-told, waited)
 	}
 }
 
