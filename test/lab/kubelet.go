@@ -18,10 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listersv1 "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"aether.io/aether/internal/sandbox"
@@ -43,7 +41,7 @@ type kubelet struct {
 	log    *slog.Logger
 	queue  workqueue.TypedRateLimitingInterface[string]
 	lister listersv1.PodLister
-	pods   informers.SharedInformerFactory
+	pods   *podStore
 	ctx    context.Context
 	end    context.CancelFunc
 	wg     sync.WaitGroup
@@ -61,30 +59,20 @@ func newKubelet(client kubernetes.Interface, node *sandbox.Node, cfg Config, log
 		client: client, node: node, log: log,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](20*time.Millisecond, time.Second)),
-		pods:  informers.NewSharedInformerFactory(client, 0),
 		local: map[string]sandbox.PodStatus{}, given: map[types.UID]*corev1.Pod{},
 		ending: map[types.UID]bool{}, wrote: map[types.UID]*corev1.PodStatus{},
 	}
 	for i := range cfg.Nodes {
 		k.nodes = append(k.nodes, *nodeObject(cfg, i))
 	}
+	k.pods = newPodStore(k.queue.Add)
+	k.lister = listersv1.NewPodLister(k.pods)
 	k.ctx, k.end = context.WithCancel(context.Background())
 	return k
 }
 
 func (k *kubelet) start() {
-	informer := k.pods.Core().V1().Pods()
-	k.lister = informer.Lister()
-	add := func(o any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
-			k.queue.Add(key)
-		}
-	}
-	// It fails only for an informer that was stopped.
-	_, _ = informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: add, DeleteFunc: add, UpdateFunc: func(_, o any) { add(o) },
-	})
-	k.pods.Start(k.ctx.Done())
+	k.wg.Go(func() { k.pods.run(k.ctx, k.client) })
 	k.wg.Go(k.watchLocal)
 	for range kubeletWorkers {
 		k.wg.Go(k.work)
@@ -95,7 +83,6 @@ func (k *kubelet) stop() {
 	k.end()
 	k.queue.ShutDown()
 	k.wg.Wait()
-	k.pods.Shutdown()
 }
 
 // watchLocal has every pod looked at whose state in the sandbox changed.

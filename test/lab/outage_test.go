@@ -40,7 +40,7 @@ func TestAPIServerComesBack(t *testing.T) {
 			t.Errorf("without kube-apiserver: %s", a)
 		}
 	}
-	s.Must(s.APIServer.Start(t.Context()))
+	s.StartAPIServer()
 	s.Apply(labtest.Service("late", "late"), labtest.EchoPod("late", "late", "n3"))
 	if by := s.Answers("captured", s.VIP("late"), 80); by != "late" {
 		t.Errorf("answered by %q", by)
@@ -58,7 +58,7 @@ func TestCompactedHistoryIsGone(t *testing.T) {
 	s.Must(err)
 	s.Apply(labtest.Service("b", "b"))
 	s.Must(s.CompactEtcd(ctx))
-	s.Must(s.APIServer.Restart(ctx))
+	s.RestartAPIServer()
 	w, err := services.Watch(ctx, metav1.ListOptions{ResourceVersion: old.ResourceVersion})
 	if err == nil {
 		e := <-w.ResultChan()

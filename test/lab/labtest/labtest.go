@@ -243,6 +243,24 @@ func (s *Space) Endpoints(service string, count int) {
 	s.Must(s.AwaitEndpoints(s.ctx(Patience), s.name(service), count))
 }
 
+// StartAPIServer starts kube-apiserver again, and the controllers anew. Each of their
+// watches that found it away waits longer every time before it asks again, up to a
+// minute, until there were two minutes without such a wait (client-go's reflector). A
+// test that makes objects would wait for that.
+func (s *Space) StartAPIServer() {
+	s.t.Helper()
+	ctx := context.Background() // tests start it when they are cleaned up, too
+	s.Must(s.APIServer.Start(ctx))
+	s.Must(s.ControllerManager.Restart(ctx))
+}
+
+// RestartAPIServer is StartAPIServer for one that may run.
+func (s *Space) RestartAPIServer() {
+	s.t.Helper()
+	s.APIServer.Stop()
+	s.StartAPIServer()
+}
+
 // VIP returns a Service's ClusterIP.
 func (s *Space) VIP(service string) netip.Addr {
 	s.t.Helper()

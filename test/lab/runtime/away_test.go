@@ -60,11 +60,7 @@ func TestAPIServerIsAway(t *testing.T) {
 
 	away := time.Now()
 	s.APIServer.Stop()
-	t.Cleanup(func() {
-		if err := s.APIServer.Start(context.Background()); err != nil {
-			t.Errorf("start kube-apiserver again: %v", err)
-		}
-	})
+	t.Cleanup(s.StartAPIServer)
 	whileAgentKnows(t, s, askedVIP, asked)
 	refusals, err := s.Refusals(t.Context())
 	s.Must(err)
@@ -82,6 +78,7 @@ func TestAPIServerIsAway(t *testing.T) {
 	// Changes of the first moment are seen: the agent may not have connected yet.
 	s.Apply(serviceAt("fresh", "one", ""))
 	s.Must(s.Client().CoreV1().Services(s.Namespace).Delete(t.Context(), "short", metav1.DeleteOptions{}))
+	s.StartAPIServer() // it runs: the controllers are to see them, too
 	t.Logf("kube-apiserver was away for %.0f s", time.Since(away).Seconds())
 	s.Must(<-back)
 	s.Eventually("a Service created at its return is served", func() error { return served(within(t), s, "right", s.VIP("fresh"), "fresh") })

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,12 +48,12 @@ func historyIsGone(t *testing.T) {
 	version := known.ResourceVersion // the agent knows no later one while it sleeps
 	s.Must(syscall.Kill(pid, syscall.SIGSTOP))
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // it may have ended
-	s.Must(s.APIServer.Restart(t.Context()))                     // from here on nothing reaches the agent
+	s.RestartAPIServer()                                         // from here on nothing reaches the agent
 	s.Must(s.Client().CoreV1().Services(s.Namespace).Delete(t.Context(), "goes", metav1.DeleteOptions{}))
 	old := replaceServer(t, s, "moves")
 	s.Apply(serviceAt("comes", "same", ""))
 	s.Must(s.CompactEtcd(t.Context()))
-	s.Must(s.APIServer.Restart(t.Context()))
+	s.RestartAPIServer()
 	l.more(20)
 	s.Must(syscall.Kill(pid, syscall.SIGCONT))
 
@@ -131,11 +130,7 @@ func replaceServer(t *testing.T, s *labtest.Space, app string) (old []string) {
 	for _, name := range old {
 		s.Must(s.AwaitGone(within(t), s.Namespace+"/"+name))
 	}
-	// The controller of EndpointSlices tries again after 1 s, then twice as long each
-	// time, up to a minute and more when the API server has just started anew.
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	s.Must(lab.Poll(ctx, "the slices of "+app+" have the new pods", func(ctx context.Context) error {
+	s.Must(lab.Poll(within(t), "the slices of "+app+" have the new pods", func(ctx context.Context) error {
 		return replaced(ctx, s, app, old)
 	}))
 	return old

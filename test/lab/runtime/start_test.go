@@ -26,11 +26,7 @@ func nodeStartsAlone(t *testing.T) {
 	isServed(t, s, "captured", vip, "web")
 
 	s.APIServer.Stop()
-	t.Cleanup(func() {
-		if err := s.APIServer.Start(context.Background()); err != nil {
-			t.Errorf("start kube-apiserver again: %v", err)
-		}
-	})
+	t.Cleanup(s.StartAPIServer)
 	s.Must(s.Node.StopAgent(t.Context()))
 	s.Must(s.Node.KillEnvoy())
 	back := make(chan error, 1)

@@ -332,9 +332,9 @@ func apiServerRestarts(s *scene) {
 	one := s.at("one", 80)
 	s.up(one, names...)
 	s.APIServer.Stop()
-	s.t.Cleanup(func() { s.startAgain(s.APIServer) })
+	s.t.Cleanup(s.StartAPIServer)
 	s.up(one, names...)
-	s.startAgain(s.APIServer)
+	s.StartAPIServer()
 	s.up(one, names...)
 	s.Eventually("the API server takes a Service", func() error {
 		return s.Cluster.Apply(s.t.Context(), s.Namespace, service("two", "web", "", web))
