@@ -79,7 +79,7 @@ bench: build envoy deps ## Measure what the node proxy costs on this machine (ro
 	go run $(GOFLAGS_ALL) ./test/bench -bin $(BIN) -envoy $(BUILD)/envoy/envoy -out $(BUILD)/bench.json
 
 .PHONY: bench-cluster
-bench-cluster: build envoy deps ## Measure agent and kube-proxy beside each other in a real Kubernetes (root, half an hour)
+bench-cluster: build envoy deps ## Measure agent and kube-proxy beside each other in a real Kubernetes (root, a quarter of an hour)
 	cd test/lab && go build $(GOFLAGS_ALL) -o $(abspath $(BIN))/measure ./measure && $(LAB_ENV) $(abspath $(BIN))/measure $(BENCHFLAGS)
 
 .PHONY: lint

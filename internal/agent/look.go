@@ -23,7 +23,7 @@ const (
 	// behindInterval is how often it is asked whether the source is behind. A source
 	// takes seconds to find out that it is, and an agent with nothing to do should
 	// not be woken for it more often than for anything else.
-	behindInterval = time.Second
+	behindInterval = 2 * time.Second
 )
 
 // Looker looks at addresses where they are handed out, which the source, whose

@@ -197,3 +197,25 @@ func TestProblems(t *testing.T) {
 	s.o.RangeGiven = true
 	has(false, "servicecidrs.networking.k8s.io", "")
 }
+
+// A source with nothing to do is seldom woken, one with a failure every second.
+func TestPause(t *testing.T) {
+	h := newHealthTest()
+	s := &Source{health: h.health}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want time.Duration
+	}{
+		{"before the first list", func() {}, housekeeping},
+		{"all well", h.ready, quietHousekeeping},
+		{"a kind is forbidden", func() { h.failed(Pods, errForbidden) }, housekeeping},
+		{"it is watched again", func() { h.opened(Pods, func() {}) }, quietHousekeeping},
+		{"silence", func() { h.at = h.at.Add(time.Hour) }, housekeeping},
+	} {
+		step.do()
+		if got := s.pause(); got != step.want {
+			t.Errorf("%s: looked at after %s, want %s", step.name, got, step.want)
+		}
+	}
+}

@@ -133,17 +133,18 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 		}
 		watches.Go(func() { w.run(ctx) })
 	}
-	tick := time.NewTicker(housekeeping)
+	tick := time.NewTimer(0)
 	defer tick.Stop()
 	log := newSpoken(s)
 	for last := (Batch{}); ; {
+		tick.Reset(s.pause())
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.out.wake:
 		case <-tick.C:
-			log.silent(s.health.cutSilent())
 		}
+		log.silent(s.health.cutSilent())
 		log.failures()
 		b := Batch{Problems: s.problems()}
 		b.Changes, b.Synced = s.out.take()
@@ -158,5 +159,20 @@ func (s *Source) Run(ctx context.Context, sink func(Batch)) error {
 	}
 }
 
-// housekeeping is how often silence and standing failures are looked at.
-const housekeeping = time.Second
+const (
+	// housekeeping is how often standing failures are looked at, and
+	// quietHousekeeping how often silence is while there is none: an agent with
+	// nothing to do should not be woken.
+	housekeeping      = time.Second
+	quietHousekeeping = 10 * time.Second
+)
+
+// pause is how long Run waits for a change before it looks after what only time shows.
+func (s *Source) pause() time.Duration {
+	for _, k := range s.Freshness().Kinds {
+		if k.Stale {
+			return housekeeping
+		}
+	}
+	return quietHousekeeping
+}
